@@ -1,7 +1,7 @@
-//! The surface that clients of OpenAI's protocol know: models, chat, completions, embeddings.
+//! The OpenAI protocol: models, chat, completions, embeddings.
 //!
-//! A request is placed like a task, and not stored: its client is waiting on the line. What the client sends
-//! goes to the model's server unchanged, and what the server answers comes back unchanged, streamed or not.
+//! A request is an interactive task: it is placed like any other and not stored. Its body goes to the back end
+//! unchanged, and the response of the back end is returned unchanged, streamed or not.
 
 mod call;
 mod catalogue;
@@ -41,18 +41,18 @@ pub(crate) fn routes() -> Router<AppState> {
             get(async move |State(app), _: Caller| models::list(&list, app).await),
         )
         .route(
-            // Names of models have slashes in them.
+            // Names of models may contain slashes.
             "/v1/models/{*id}",
             get(async move |State(app), _: Caller, id: Result<Path<String>, PathRejection>| {
                 models::show(&catalogue, app, id.map(|Path(id)| id).ok()).await
             }),
         )
-        // What else clients of the protocol look for here is told in their words.
+        // Unknown routes of the protocol get an error in the protocol's format.
         .route("/v1/{*rest}", any(no_such_route))
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// The state is captured, and not an extension: that would cost every request a lookup and an allocation.
+/// The state is captured rather than an extension, which would cost every request a lookup and an allocation.
 fn relay_route<F: Future<Output = Response> + Send + 'static>(
     relay_state: &Arc<RelayState>,
     handler: fn(Arc<RelayState>, AppState, Caller, Request) -> F,
@@ -61,7 +61,7 @@ fn relay_route<F: Future<Output = Response> + Send + 'static>(
     post(move |State(app), caller, request| handler(relay_state, app, caller, request))
 }
 
-/// What the routes take and give.
+/// The OpenAPI document of the routes.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }

@@ -92,8 +92,8 @@ impl Reactor {
 }
 
 /// Keeps one timer pending while its reactor is busy, so that the timers of requests, which rarely fire, are never the
-/// earliest. The runtime wakes its reactor with a system call, and runs its loop once more, for each new timer that is due
-/// before all others, even if its own thread sets it.
+/// earliest. The runtime wakes its reactor with a system call, and runs its loop once more, for each new timer that is
+/// due before all others, even if its own thread sets it.
 #[derive(Default)]
 struct FirstTimer {
     state: AtomicU8,
@@ -153,40 +153,40 @@ mod tests {
     #[test]
     fn connections_are_spread_evenly_and_end_with_the_pool() {
         let reactors = ReactorPool((0..3).map(|number| Reactor::new(number).unwrap()).collect());
-        let (told, tells) = std::sync::mpsc::sync_channel(16);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(16);
         for _ in 0..9 {
-            let told = told.clone();
+            let sender = sender.clone();
             reactors.spawn(async move {
-                told.send(std::thread::current().id()).unwrap();
+                sender.send(std::thread::current().id()).unwrap();
                 pending::<()>().await;
             });
         }
-        drop(told);
+        drop(sender);
         let mut each = HashMap::new();
-        tells.iter().take(9).for_each(|thread| *each.entry(thread).or_insert(0) += 1);
+        receiver.iter().take(9).for_each(|thread| *each.entry(thread).or_insert(0) += 1);
         assert_eq!(each.into_values().collect::<Vec<_>>(), [3, 3, 3]);
         drop(reactors);
-        // The future that waits for ever is dropped, and its end of the channel with it.
-        assert!(tells.recv().is_err());
+        // The pending futures are dropped, and their senders with them.
+        assert!(receiver.recv().is_err());
     }
 
     #[test]
     fn least_loaded_reactor_is_used_next() {
         let reactors = ReactorPool((0..2).map(|number| Reactor::new(number).unwrap()).collect());
-        let (told, tells) = std::sync::mpsc::sync_channel(16);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(16);
         let (end, ended) = oneshot::channel::<()>();
-        let tell = |reactors: &ReactorPool, until: oneshot::Receiver<()>| {
-            let told = told.clone();
+        let spawn = |reactors: &ReactorPool, until: oneshot::Receiver<()>| {
+            let sender = sender.clone();
             reactors.spawn(async move {
-                told.send(std::thread::current().id()).unwrap();
+                sender.send(std::thread::current().id()).unwrap();
                 let _ = until.await;
             });
         };
-        tell(&reactors, ended);
-        let first = tells.recv().unwrap();
+        spawn(&reactors, ended);
+        let first = receiver.recv().unwrap();
         let (_kept, never) = oneshot::channel();
-        tell(&reactors, never);
-        assert_ne!(tells.recv().unwrap(), first);
+        spawn(&reactors, never);
+        assert_ne!(receiver.recv().unwrap(), first);
         end.send(()).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while reactors.0.iter().all(|reactor| reactor.load.load(Ordering::Relaxed) > 0) {
@@ -194,7 +194,7 @@ mod tests {
             std::thread::yield_now();
         }
         let (_kept, never) = oneshot::channel();
-        tell(&reactors, never);
-        assert_eq!(tells.recv().unwrap(), first);
+        spawn(&reactors, never);
+        assert_eq!(receiver.recv().unwrap(), first);
     }
 }

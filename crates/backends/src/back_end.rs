@@ -1,4 +1,4 @@
-//! One back end: what it is, how it is called, and whether it is well.
+//! One back end: its settings, its routes, and its health checks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,45 +17,45 @@ use crate::call::Call;
 use crate::request::Route;
 use crate::transport::{Exchange, HttpError, Origin, Target};
 
-/// How much of an answer to a question about the server itself is read.
+/// How much of the response to a request for models or health is read.
 const MAX_STATUS_BYTES: usize = 1 << 20;
-/// How much of an error is read: a message, not a document.
+/// How much of an error response is read: a message, not a document.
 pub(crate) const MAX_ERROR_BYTES: usize = 16 << 10;
-/// Models that are taken from one server's list; aggregators list some hundreds.
+/// Models that are taken from one back end's list; aggregators list some hundreds.
 const MAX_MODELS: usize = 4_096;
 
-/// What a server speaks.
+/// The protocol of a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// OpenAI's routes under `/v1`: vLLM, llama.cpp, Ollama and others.
     #[default]
     Openai,
-    /// Takes the input as it is at its one address, and answers with the result.
+    /// Takes the input unchanged at its one address, and responds with the result.
     Json,
 }
 
-/// How a server is reached.
+/// How a back end is called.
 #[derive(Clone, Debug)]
 pub struct BackEndSettings {
     /// Its address: for [`Format::Openai`] the base (a `/v1` at its end makes no difference), for
     /// [`Format::Json`] the whole.
     pub url: String,
-    /// What it speaks.
+    /// Its protocol.
     pub format: Format,
-    /// What to ask for to see that it is well; none asks for its models, or for a connection alone.
+    /// The path of health checks; without one its models are requested, or only a connection is made.
     pub health_path: Option<String>,
     /// Sent as a bearer token.
     pub api_key: Option<String>,
-    /// Larger answers fail.
+    /// Larger responses fail.
     pub max_response_bytes: usize,
     /// How long [`BackEnd::models`] and [`BackEnd::health`] wait.
     pub check_timeout: Duration,
-    /// The networks that it must be in; none allows all.
+    /// The networks that its addresses must be in; none allows all.
     pub allowed_networks: Option<Arc<[IpNet]>>,
 }
 
-/// Why a server cannot be used as described.
+/// Why the settings of a back end are invalid.
 #[derive(Debug, Error)]
 pub enum BackEndSettingsError {
     /// The address.
@@ -88,13 +88,13 @@ struct Inner {
 }
 
 impl BackEndSettings {
-    /// The largest answer that is taken unless something else is said: a long completion has some hundred
-    /// kilobytes, a batch of embeddings some ten megabytes.
+    /// The default limit of a response: a long completion has some hundred kilobytes, a batch of embeddings some ten
+    /// megabytes.
     pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
-    /// How long a server may take to say that it is well unless something else is said.
+    /// The default timeout of a health check.
     pub const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// A server at `url`, with nothing else said of it.
+    /// A back end at `url`, with defaults for everything else.
     pub fn new(url: impl Into<String>, format: Format) -> BackEndSettings {
         BackEndSettings {
             url: url.into(),
@@ -109,7 +109,7 @@ impl BackEndSettings {
 }
 
 impl BackEnd {
-    /// The server that `config` describes. Nobody is called yet.
+    /// The back end that `config` describes. No request is sent yet.
     pub fn new(config: BackEndSettings) -> Result<BackEnd, BackEndSettingsError> {
         let target = Target::parse(&config.url)?;
         let base = target.path.split('?').next().unwrap_or_default().trim_end_matches('/');
@@ -147,12 +147,12 @@ impl BackEnd {
         })))
     }
 
-    /// What it speaks.
+    /// Its protocol.
     pub fn format(&self) -> Format {
         self.0.format
     }
 
-    /// The models that it says it serves; names that cannot be one are left out.
+    /// The models that it lists; invalid names are left out.
     pub async fn models(&self) -> Result<Vec<Name>, HttpError> {
         #[derive(Deserialize)]
         struct List {
@@ -172,7 +172,7 @@ impl BackEnd {
         Ok(names.take(MAX_MODELS).collect())
     }
 
-    /// Whether it is well.
+    /// Checks its health.
     pub async fn health(&self) -> Result<(), HttpError> {
         match (&self.0.health, self.0.format) {
             (Some(path), _) => self.get(path.clone()).await.map(drop),
@@ -181,8 +181,8 @@ impl BackEnd {
         }
     }
 
-    /// Asks it to do a task. Nothing happens before the call is waited for; dropping the call ends the
-    /// request. The result is the body of the server's answer as it came, also for a plain task.
+    /// Calls the back end for a task. Nothing is sent before the call is awaited; dropping the call ends the request.
+    /// The result is the body of the response, unchanged, also for a plain task.
     pub fn start(
         &self,
         model: Option<&Name>,
@@ -225,21 +225,21 @@ impl fmt::Debug for BackEnd {
     }
 }
 
-/// The body of a successful answer to a short question.
+/// Sends a short request and returns the body of its response, if that is a success.
 pub(crate) async fn get(
     origin: &Arc<Origin>,
     path: Uri,
     authorization: Option<&HeaderValue>,
     within: Duration,
 ) -> Result<Bytes, HttpError> {
-    let asking = async {
+    let request = async {
         let exchange = origin.send(Method::GET, path, authorization, Bytes::new()).await?;
         read_success(exchange, MAX_STATUS_BYTES).await
     };
-    timeout(within, asking).await.map_err(|_| HttpError::TimedOut(within))?
+    timeout(within, request).await.map_err(|_| HttpError::TimedOut(within))?
 }
 
-/// The body of an answer, if it is one of success.
+/// The body of a response, if its status is a success.
 pub(crate) async fn read_success(
     mut exchange: Exchange,
     limit_bytes: usize,
@@ -250,7 +250,7 @@ pub(crate) async fn read_success(
     }
 }
 
-/// What a server said instead of a result, as far as it came and is not too long.
+/// The error response of a back end, as much of it as arrived and is within the limit.
 pub(crate) async fn read_error(exchange: &mut Exchange) -> HttpError {
     let mut text = Vec::new();
     while text.len() < MAX_ERROR_BYTES
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_address_may_end_with_v1_or_not() {
+    fn base_address_may_end_with_v1() {
         for url in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
             let server = BackEnd::new(BackEndSettings::new(url, Format::Openai)).unwrap();
             assert_eq!(server.0.chat, "/v1/chat/completions", "{url}");

@@ -1,4 +1,4 @@
-//! One request to a server that does a task: its pieces as they come, and how it ends.
+//! One call to a back end for a task: its pieces as they arrive, and its outcome.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -12,21 +12,21 @@ use crate::transport::{Exchange, HttpError};
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// With a result: the body of the server's answer, all pieces together if it was streamed.
+    /// With a result: the body of the response, all pieces together if it was streamed.
     Completed {
         /// The result.
         payload: Payload,
     },
-    /// Without one.
+    /// Without a result.
     Failed(TaskError),
-    /// The server could not be reached, and has not seen the request.
+    /// The back end is unreachable, and has not received the request.
     Unreachable {
         /// What went wrong.
         error: String,
     },
 }
 
-/// A request to a server. Dropping it ends the request.
+/// A call to a back end. Dropping it ends the request.
 pub struct Call {
     state: State,
     stream: bool,
@@ -34,7 +34,7 @@ pub struct Call {
 }
 
 enum State {
-    /// Until the head of the answer is there, or, of a failure, all of it.
+    /// Until the head of the response has arrived, or, of an error response, all of it.
     Sending(BoxFuture<'static, Result<Exchange, HttpError>>),
     Reading {
         exchange: Exchange,
@@ -43,7 +43,7 @@ enum State {
     Ended(CallOutcome),
 }
 
-/// What has been read: most answers come in one part, which is not copied twice.
+/// What has been read of a response: most come in one part, which is not copied twice.
 #[derive(Default)]
 struct ResponseBuffer {
     first: Bytes,
@@ -77,12 +77,12 @@ impl Call {
         Call { state, stream, limit_bytes }
     }
 
-    /// The next piece, of a call that was started with `stream`, as the server sent it; `None` when the call has
-    /// ended. Nothing comes before the server has begun to answer well. May be dropped and called again.
+    /// The next piece, of a call that was started with `stream`, as the back end sent it; `None` when the call has
+    /// ended. Only a response of success has pieces. Cancel safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
             match &mut self.state {
-                State::Sending(asking) => match asking.await {
+                State::Sending(response) => match response.await {
                     Ok(exchange) => self.begin(exchange),
                     Err(error) => self.fail(error),
                 },
@@ -110,8 +110,8 @@ impl Call {
     /// Waits for the end. Pieces that have not been taken are part of the result all the same.
     pub async fn outcome(mut self) -> CallOutcome {
         loop {
-            if let State::Ended(answer) = self.state {
-                return answer;
+            if let State::Ended(outcome) = self.state {
+                return outcome;
             }
             self.next().await;
         }

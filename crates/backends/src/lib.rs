@@ -3,8 +3,8 @@
 //! [`BackEnd`] is one back end, and [`Call`] one request to it. [`HttpWorkers`] lets a scheduler treat back ends and
 //! task instances as workers: each is a worker machine whose runs are HTTP calls.
 //!
-//! Redirects are not followed: a server that was allowed must not send us to one that is not. Only plain
-//! HTTP is spoken.
+//! Redirects are not followed: an allowed back end must not lead to one that is not allowed. Only plain HTTP is
+//! supported.
 
 mod back_end;
 mod call;

@@ -1,4 +1,4 @@
-//! What a server is asked: which of its routes, and with which body.
+//! Builds the request for a task: the route of the back end, and the body.
 
 use bytes::Bytes;
 use hypha_model::{InputKind, Name, Payload};
@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 
 use crate::back_end::Format;
 
-/// A route of a server.
+/// A route of a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// The address itself, of a server that takes any JSON.
+    /// The address itself, of a back end that takes any JSON.
     Plain,
     Chat,
     Completion,
     Embedding,
 }
 
-/// The route and the body for a task, or what is wrong with its input.
+/// The route and the body for a task, or why its input is invalid.
 ///
-/// A body that names its form is passed on as it is. A plain task is read, for a server that speaks OpenAI's
-/// protocol: a text is a message to chat about, and an object is what its fields say.
+/// The input of a task of a named kind is passed on unchanged. The input of a plain task for an OpenAI back end is
+/// parsed: a text is a chat message, and the fields of an object decide its route.
 pub(crate) fn build_request(
     format: Format,
     form: InputKind,
@@ -27,12 +27,12 @@ pub(crate) fn build_request(
     input: &Payload,
     stream: bool,
 ) -> Result<(Route, Bytes), String> {
-    let as_it_is = || Bytes::from_owner(PayloadBytes(input.clone()));
+    let unchanged = || Bytes::from_owner(PayloadBytes(input.clone()));
     match (format, form) {
-        (Format::Json, _) => Ok((Route::Plain, as_it_is())),
-        (Format::Openai, InputKind::Chat) => Ok((Route::Chat, as_it_is())),
-        (Format::Openai, InputKind::Completion) => Ok((Route::Completion, as_it_is())),
-        (Format::Openai, InputKind::Embedding) => Ok((Route::Embedding, as_it_is())),
+        (Format::Json, _) => Ok((Route::Plain, unchanged())),
+        (Format::Openai, InputKind::Chat) => Ok((Route::Chat, unchanged())),
+        (Format::Openai, InputKind::Completion) => Ok((Route::Completion, unchanged())),
+        (Format::Openai, InputKind::Embedding) => Ok((Route::Embedding, unchanged())),
         (Format::Openai, InputKind::Task) => {
             let (route, mut body) = read(input)?;
             if let Some(model) = model {
@@ -80,9 +80,9 @@ mod tests {
     fn inputs_become_requests() {
         let check = |format, form, input: &str, stream, expected: &str| {
             let model: Name = "m".parse().unwrap();
-            let asked =
+            let request =
                 build_request(format, form, Some(&model), &Payload::from(input.as_bytes()), stream);
-            let shown = match asked {
+            let shown = match request {
                 Ok((route, body)) => format!("{route:?} {}", String::from_utf8_lossy(&body)),
                 Err(error) => error,
             };

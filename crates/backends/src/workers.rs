@@ -1,7 +1,7 @@
-//! HTTP servers and task instances as workers of a scheduler.
+//! Back ends and task instances as workers of a scheduler.
 //!
-//! Each is a worker machine, the same that drives a worker of the swarm; its runs are HTTP calls. One that accepts
-//! connections and never answers costs no other anything.
+//! Each is a worker machine, the same that drives a worker of the swarm; its runs are HTTP calls. A back end that
+//! accepts connections and never responds does not affect the others.
 
 mod effects;
 mod file;
@@ -37,41 +37,41 @@ use secrets::Secrets;
 pub use file::OpenError;
 pub use register::{NewBackEnd, RegisterError, default_networks};
 
-/// Workers that are taken: what one scheduler can ask for their health.
+/// Workers that can be registered: as many as one scheduler can check the health of.
 const MAX_WORKERS: usize = 10_000;
 
-/// What all HTTP workers have in common.
+/// Settings that all HTTP workers share.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// Where workers may be that a client registers.
+    /// The networks of workers that clients may register.
     pub allowed_networks: Vec<IpNet>,
-    /// Where task instances reach this scheduler, without a path; without it they are only polled.
+    /// The URL at which task instances reach this scheduler, without a path; without it they are only polled.
     pub public_url: Option<String>,
-    /// Where `http-workers.json` is kept.
+    /// The directory of `http-workers.json`.
     pub directory: PathBuf,
-    /// How long to wait before the first poll of a task that runs, and between polls at first.
+    /// The delay before the first poll of a running task, and between polls at first.
     pub poll_interval: Duration,
-    /// How often a back end is asked whether it is well; one that is not is asked at least once a second.
+    /// How often the health of a back end is checked; an unhealthy one is checked at least once a second.
     pub health_interval: Duration,
-    /// How long a back end may take to say that it is well.
+    /// How long a health check may take.
     pub health_timeout: Duration,
-    /// How long a task instance may take to accept a task, or to hand out a result.
+    /// How long a task instance may take to accept a task, or to return a result.
     pub call_timeout: Duration,
     /// Larger results fail.
     pub max_response_bytes: usize,
 }
 
-/// Hears what a worker said. Called from many threads, without any lock of this crate held; must not wait.
+/// Receives the messages of workers. Called from many threads, without any lock of this crate held; must not block.
 pub type MessageHandler = Arc<dyn Fn(WorkerId, FromWorker) + Send + Sync>;
 
 /// The scheduler that these workers belong to.
 #[derive(Clone)]
 pub struct SchedulerHandle {
-    /// Who it is.
+    /// Its id.
     pub id: SchedulerId,
-    /// The clock that it goes by.
+    /// Its clock.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
-    /// How it hears what workers say.
+    /// Receives the messages of workers.
     pub on_message: MessageHandler,
 }
 
@@ -82,26 +82,26 @@ pub struct HttpWorkers(Arc<Inner>);
 struct Inner {
     settings: HttpSettings,
     scheduler: SchedulerHandle,
-    /// The last epoch that a worker was started in. Grows from life to life, as an epoch must.
+    /// The last epoch that a worker was started in. It grows with each incarnation, as an epoch must.
     epoch: AtomicU64,
-    /// Messages may come from a thread that is not of the runtime.
+    /// Messages may be sent from a thread outside of the runtime.
     runtime: Handle,
     allowed: Arc<[IpNet]>,
     secrets: Arc<Secrets>,
     alarms: Arc<AlarmNotifier>,
     members: Mutex<BTreeMap<WorkerId, HttpWorkerEntry>>,
-    /// Held while the file is written, so that the last version is the last one written.
+    /// Held while the file is written, so that the newest version is written last.
     file: tokio::sync::Mutex<()>,
 }
 
 struct HttpWorkerEntry {
     worker: Arc<Worker>,
-    /// Its host and port, for people; the rest of an address may hold what others should not read.
+    /// Its host and port, for display; the rest of an address may hold secrets.
     authority: String,
-    /// Where it is, if that is to be found again after a restart.
+    /// Where it is, if it is restored after a restart.
     location: Option<Location>,
     machine: Arc<HttpMachine>,
-    /// Removed: it may be wanted again, or make room for another.
+    /// Removed by an operator: it may be readmitted, or be evicted for another worker.
     removed: bool,
 }
 
@@ -116,7 +116,7 @@ impl HttpWorkerEntry {
 }
 
 impl HttpSettings {
-    /// The usual settings, with the file in `directory`.
+    /// The default settings, with the file in `directory`.
     pub fn new(directory: impl Into<PathBuf>) -> HttpSettings {
         HttpSettings {
             allowed_networks: default_networks(),
@@ -132,19 +132,19 @@ impl HttpSettings {
 }
 
 impl HttpWorkers {
-    /// The workers that were registered before, ready to be asked for leases. Must be called inside a tokio runtime,
-    /// which then does the work.
+    /// Restores the workers that were registered before; leases can be requested from them. Must be called inside a
+    /// tokio runtime, which then runs their tasks.
     pub fn open(
         settings: HttpSettings,
         scheduler: SchedulerHandle,
     ) -> Result<HttpWorkers, OpenError> {
         let rows = file::read(&settings.directory)?;
-        let lives = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let workers = HttpWorkers(Arc::new(Inner {
             allowed: settings.allowed_networks.clone().into(),
             settings,
             scheduler,
-            epoch: AtomicU64::new(lives.as_secs()),
+            epoch: AtomicU64::new(since_1970.as_secs()),
             runtime: Handle::current(),
             secrets: Arc::default(),
             alarms: Arc::default(),
@@ -214,12 +214,12 @@ impl HttpWorkers {
         machine
     }
 
-    /// Whether this is one of these workers.
+    /// Whether the worker is one of these.
     pub fn knows(&self, worker: WorkerId) -> bool {
         lock(&self.0.members).contains_key(&worker)
     }
 
-    /// Where a worker is, for people: its host and port.
+    /// The host and port of a worker, for display.
     pub fn authority(&self, worker: WorkerId) -> Option<String> {
         lock(&self.0.members).get(&worker).map(|member| member.authority.clone())
     }
@@ -229,12 +229,12 @@ impl HttpWorkers {
         lock(&self.0.members).values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
-    /// Hands a message to a worker. Never waits.
+    /// Sends a message to a worker. Never blocks.
     pub fn send(&self, worker: WorkerId, message: ToWorker) {
         let machine = {
             let mut members = lock(&self.0.members);
             members.get_mut(&worker).map(|member| {
-                // A scheduler that asks for its lease wants it again.
+                // A scheduler that requests a lease has readmitted the worker.
                 if matches!(message, ToWorker::RequestLease { .. }) {
                     member.set_removed(false);
                 }
@@ -249,16 +249,16 @@ impl HttpWorkers {
             (None, ToWorker::Dispatch(dispatch)) => {
                 let (attempt, fence) = (dispatch.attempt, dispatch.fence);
                 let refusal = Refusal::without_amount(RefusalKind::Unavailable);
-                let answer = FromWorker::Refused { attempt, fence, refusal };
+                let response = FromWorker::Refused { attempt, fence, refusal };
                 let on_message = Arc::clone(&self.0.scheduler.on_message);
-                self.0.runtime.spawn(async move { on_message(worker, answer) });
+                self.0.runtime.spawn(async move { on_message(worker, response) });
             }
-            // Silence says it.
+            // An unknown worker does not respond.
             (None, _) => {}
         }
     }
 
-    /// A worker was removed: it is kept in case it is wanted again, until another needs its place.
+    /// Marks a worker as removed: it is kept in case it is readmitted, until another needs its place.
     pub fn mark_removed(&self, worker: WorkerId) {
         if let Some(member) = lock(&self.0.members).get_mut(&worker) {
             member.set_removed(true);
@@ -266,7 +266,7 @@ impl HttpWorkers {
         }
     }
 
-    /// Drops a worker with all that it was given; whatever it says later is not heard.
+    /// Drops a worker with all its attempts; its later messages are ignored.
     pub fn forget(&self, worker: WorkerId) {
         let Some(member) = lock(&self.0.members).remove(&worker) else { return };
         member.machine.handler().close();
@@ -280,8 +280,8 @@ impl HttpWorkers {
         }
     }
 
-    /// A notification has come. Only the secret of an attempt proves it; any other is a reason to ask the
-    /// instance itself, and no more.
+    /// Handles a notification. Only the secret of an attempt proves that it is authentic; any other notification only
+    /// triggers a poll of the instance.
     pub fn notified(&self, notification: InstanceNotification) {
         let InstanceNotification { task, secret, status, result, error, execution_time_ms } =
             notification;

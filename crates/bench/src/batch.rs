@@ -1,4 +1,4 @@
-//! Many tasks, each with an input of its own, submitted in batches over some connections.
+//! Submits many tasks, each with a distinct input, in batches over several connections.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::http::{HttpConnection, request};
 use crate::submit::PATH;
 
-/// What to submit.
+/// The tasks to submit.
 #[derive(Clone)]
 pub(crate) struct Batches {
     pub(crate) api: SocketAddr,
@@ -30,11 +30,11 @@ pub(crate) struct AcknowledgedBatch {
     pub(crate) first: u64,
     pub(crate) tasks: u64,
     pub(crate) at: Instant,
-    /// What was answered, if it is one that is kept.
-    answer: Option<Vec<u8>>,
+    /// The response, if it is kept.
+    response: Option<Vec<u8>>,
 }
 
-/// One in so many batches is looked at afterwards, besides the first.
+/// Every so many batches, starting with the first, the response is kept and checked afterwards.
 const KEEP_EVERY: u64 = 64;
 
 #[derive(Deserialize)]
@@ -84,15 +84,15 @@ impl Batches {
             }
             let tasks = self.batch.min(self.tasks - first);
             let body = body(self.model, first, tasks);
-            let answer = connection.exchange(&request("POST", PATH, body.as_bytes())).await?;
-            let (status, answer) = (connection.status(), connection.body(&answer));
+            let response = connection.exchange(&request("POST", PATH, body.as_bytes())).await?;
+            let (status, body) = (connection.status(), connection.body(&response));
             ensure!(
                 status == 202 || status == 200,
-                "a batch was answered with {status}: {}",
-                String::from_utf8_lossy(answer).chars().take(300).collect::<String>()
+                "a batch got the response {status}: {}",
+                String::from_utf8_lossy(body).chars().take(300).collect::<String>()
             );
-            let kept = number.is_multiple_of(KEEP_EVERY).then(|| answer.to_vec());
-            sent.push(AcknowledgedBatch { first, tasks, at: Instant::now(), answer: kept });
+            let kept = number.is_multiple_of(KEEP_EVERY).then(|| body.to_vec());
+            sent.push(AcknowledgedBatch { first, tasks, at: Instant::now(), response: kept });
         }
     }
 }
@@ -100,17 +100,20 @@ impl Batches {
 impl AcknowledgedBatch {
     #[cfg(test)]
     pub(crate) fn at(at: Instant, tasks: u64) -> AcknowledgedBatch {
-        AcknowledgedBatch { first: 0, tasks, at, answer: None }
+        AcknowledgedBatch { first: 0, tasks, at, response: None }
     }
 
-    /// The number and the id of some of its tasks, if its answer was kept.
+    /// The number and the id of some of its tasks, if its response was kept.
     pub(crate) fn some_ids(&self) -> anyhow::Result<Vec<(u64, String)>> {
-        let Some(answer) = &self.answer else { return Ok(Vec::new()) };
-        let answer: BatchResponse =
-            serde_json::from_slice(answer).context("not the answer to a batch")?;
-        ensure!(answer.tasks.len() as u64 == self.tasks, "not all tasks of a batch were answered");
+        let Some(response) = &self.response else { return Ok(Vec::new()) };
+        let response: BatchResponse =
+            serde_json::from_slice(response).context("not the response to a batch")?;
+        ensure!(
+            response.tasks.len() as u64 == self.tasks,
+            "the response does not list all tasks of a batch"
+        );
         let ids: Vec<_> =
-            (self.first..).zip(answer.tasks.into_iter().map(|task| task.id)).collect();
+            (self.first..).zip(response.tasks.into_iter().map(|task| task.id)).collect();
         // The first, the last, and one between.
         let places = [0, ids.len() / 2, ids.len().saturating_sub(1)];
         Ok(places.iter().filter_map(|place| ids.get(*place).cloned()).collect())
@@ -122,7 +125,7 @@ fn body(model: &str, first: u64, tasks: u64) -> String {
     let mut body = String::with_capacity(64 * tasks as usize);
     for number in first..first + tasks {
         let before = if number == first { '[' } else { ',' };
-        // A string takes everything.
+        // Writing to a string does not fail.
         let _ = write!(body, r#"{before}{{"model":"{model}","input":{number}}}"#);
     }
     body + "]"

@@ -1,4 +1,4 @@
-//! What a scheduler says of itself, over HTTP as for anybody.
+//! Reads a scheduler's counters over its HTTP API.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use crate::http::{HttpConnection, request};
 use crate::lab::Process;
 
-/// How often a scheduler is asked whether something has come about.
+/// How often the scheduler is polled for a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What `/api/v1/scheduler` tells of its tasks and workers.
+/// The tasks and workers in the response of `/api/v1/scheduler`.
 #[derive(Deserialize)]
 pub(crate) struct Counts {
     pub(crate) counts: EndedCounts,
@@ -38,7 +38,7 @@ pub(crate) struct Workers {
     pub(crate) available: usize,
 }
 
-/// Somebody who asks.
+/// A client of the scheduler's API.
 pub(crate) struct ApiClient {
     connection: HttpConnection,
 }
@@ -53,14 +53,14 @@ impl ApiClient {
     pub(crate) async fn get<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         let body = self.bytes(path).await?;
         serde_json::from_slice(&body)
-            .with_context(|| format!("GET {path} was answered: {}", shorten(&body)))
+            .with_context(|| format!("GET {path} returned: {}", shorten(&body)))
     }
 
     async fn bytes(&mut self, path: &str) -> anyhow::Result<Vec<u8>> {
-        let answer = self.connection.exchange(&request("GET", path, b"")).await;
-        let answer = answer.context("the scheduler does not answer")?;
-        let (status, body) = (self.connection.status(), self.connection.body(&answer));
-        ensure!(status == 200, "GET {path} was answered with {status}: {}", shorten(body));
+        let response = self.connection.exchange(&request("GET", path, b"")).await;
+        let response = response.context("the scheduler does not respond")?;
+        let (status, body) = (self.connection.status(), self.connection.body(&response));
+        ensure!(status == 200, "GET {path} returned {status}: {}", shorten(body));
         Ok(body.to_vec())
     }
 
@@ -68,15 +68,15 @@ impl ApiClient {
         self.get("/api/v1/scheduler").await
     }
 
-    /// How many tasks have completed durably. [`Counts`] are ahead of that by what is being committed.
+    /// How many tasks have completed durably. [`Counts`] also include tasks whose end is being committed.
     pub(crate) async fn durably_completed(&mut self) -> anyhow::Result<u64> {
         let text = self.bytes("/metrics").await?;
         durably_completed(&String::from_utf8_lossy(&text))
-            .context("/metrics lack the latency of tasks")
+            .context("/metrics has no latency of tasks")
     }
 }
 
-/// The number of latencies that were observed: each when its task's end was committed.
+/// The number of observed latencies: each is observed when the end of its task is committed.
 fn durably_completed(metrics: &str) -> Option<u64> {
     let prefix = "hypha_scheduler_task_latency_seconds_count ";
     metrics.lines().find_map(|line| line.strip_prefix(prefix)?.trim().parse().ok())
@@ -86,10 +86,10 @@ fn shorten(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(MAX_SHOWN).collect()
 }
 
-/// As much of an answer as fits a line of complaint.
+/// The part of a response that an error message includes.
 const MAX_SHOWN: usize = 300;
 
-/// Waits until the scheduler is ready and its counts are as wanted, for up to `timeout`.
+/// Waits until the scheduler is ready and its counts satisfy `wanted`, for up to `timeout`.
 pub(crate) async fn wait_until(
     api: SocketAddr,
     scheduler: &mut Process,
@@ -105,8 +105,8 @@ pub(crate) async fn wait_until(
         {
             return Ok(());
         }
-        let said = scheduler.tail();
-        ensure!(Instant::now() < until, "not {what} after {timeout:?}; the scheduler says: {said}");
+        let log = scheduler.tail();
+        ensure!(Instant::now() < until, "not {what} after {timeout:?}; the scheduler's log: {log}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

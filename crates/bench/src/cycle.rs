@@ -34,10 +34,10 @@ pub(crate) struct Arguments {
     /// Tasks that a worker runs at once
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     concurrency: u32,
-    /// How workers are chosen
+    /// The strategy that chooses workers
     #[arg(long, default_value = "predictive", value_parser = strategy)]
     strategy: Strategy,
-    /// Turns of it, and of `fifo` next to it
+    /// Turns of the strategy, and of `fifo` for comparison
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=MAX_ROUNDS))]
     rounds: u32,
     #[command(flatten)]
@@ -48,16 +48,16 @@ fn strategy(text: &str) -> Result<Strategy, String> {
     text.parse().map_err(|error: hypha_placement::StrategyError| error.to_string())
 }
 
-/// How often the scheduler is asked how far it is: often enough for the figure, seldom enough to cost nothing.
+/// How often the scheduler's progress is polled: often enough for the figure, seldom enough to cost nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often at the end, when only the last commit is waited for.
+/// How often it is polled at the end, when only the last commit is pending.
 const FINAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Nothing ended for so long: something is wrong.
+/// The measurement fails if no task ends for this long.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the others are compared with: the least that a strategy can do.
+/// The reference of other strategies: the simplest one.
 const REFERENCE: Strategy = Strategy::Fifo;
 
 /// One turn of a strategy.
@@ -113,7 +113,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Nodes of its own for each turn: none has the tasks of another in its files, or has learned from them.
+/// Runs one turn with nodes of its own, which have no tasks of another turn in their files and have not learned from
+/// them.
 async fn turn(arguments: &Arguments, strategy: Strategy) -> anyhow::Result<Turn> {
     let lab = Lab::new(arguments.options.dir.as_deref())?;
     let workers = vec![echo(arguments.concurrency); arguments.workers as usize];
@@ -135,7 +136,7 @@ async fn turn(arguments: &Arguments, strategy: Strategy) -> anyhow::Result<Turn>
     Ok(Turn { elapsed, submitted, checked })
 }
 
-/// Waits until so many tasks have ended, and until that is durable.
+/// Waits until so many tasks have ended durably.
 async fn all_ended(client: &mut ApiClient, tasks: u64) -> anyhow::Result<()> {
     let (mut ended, mut moved) = (0, Instant::now());
     let mut durable = 0;
@@ -155,13 +156,13 @@ async fn all_ended(client: &mut ApiClient, tasks: u64) -> anyhow::Result<()> {
         }
         ensure!(
             moved.elapsed() < STALL_TIMEOUT,
-            "{ended} of {tasks} tasks are done, {durable} durably, and none for {STALL_TIMEOUT:?}"
+            "{ended} of {tasks} tasks have ended, {durable} durably, and none for {STALL_TIMEOUT:?}"
         );
     }
     Ok(())
 }
 
-/// Why one of those that failed has failed, as far as it is stored already.
+/// Why one of the failed tasks has failed, if that is stored already.
 async fn one_failure(client: &mut ApiClient) -> anyhow::Result<String> {
     let page: Page = client.get(&format!("{PATH}?status=failed&limit=1")).await?;
     let failed = page.tasks.first();
@@ -174,7 +175,7 @@ struct Page {
     next: Option<String>,
 }
 
-/// Every task is stored as completed, once, and some have the result that belongs to their input.
+/// Checks that every task is stored as completed, once, and that a sample of them has the right result.
 async fn check(
     client: &mut ApiClient,
     sent: &[AcknowledgedBatch],

@@ -1,5 +1,4 @@
-//! Servers that do nothing but answer: the back ends of `hypha bench openai`, and a relay before them that does as
-//! little as can be done.
+//! Servers that only send fixed responses: the back ends of `hypha bench openai`, and a minimal relay in front of them.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,14 +14,14 @@ use crate::http::{HttpConnection, ok_response};
 
 #[derive(Args)]
 pub(crate) struct Backends {
-    /// How many, each at a port of its own
+    /// Number of back ends, each at a port of its own
     #[arg(long, default_value_t = 4)]
     count: usize,
 }
 
 #[derive(Args)]
 pub(crate) struct Relay {
-    /// Where to relay to, in turns
+    /// Addresses to relay to, in turn
     #[arg(required = true)]
     to: Vec<SocketAddr>,
 }
@@ -36,10 +35,10 @@ pub(crate) const COMPLETION: &str = concat!(
 
 const MODELS: &str = r#"{"object":"list","data":[{"id":"fake","object":"model"}]}"#;
 
-/// Serves until standard input ends. One thread: they should cost as little as possible.
+/// Serves until standard input ends, on one thread: the back ends should cost as little as possible.
 pub(crate) fn serve_backends(backends: &Backends) -> anyhow::Result<()> {
     let completion = ok_response(COMPLETION.as_bytes());
-    // Whoever does not post asks whether we are well.
+    // Requests other than POST are health checks.
     let models = ok_response(MODELS.as_bytes());
     let reply = move |request: &Request<'_>| match request.raw.starts_with(b"POST") {
         true => completion.clone(),
@@ -48,7 +47,7 @@ pub(crate) fn serve_backends(backends: &Backends) -> anyhow::Result<()> {
     run(Builder::new_current_thread(), serve(backends.count, reply))
 }
 
-/// Relays each request to the next back end, over connections that are kept, and its answer back.
+/// Relays each request to the next back end and returns its response, over connections that are kept open.
 pub(crate) fn serve_relay(relay: Relay) -> anyhow::Result<()> {
     run(Builder::new_multi_thread(), async move {
         let listeners = listen(1).await?;
@@ -82,7 +81,7 @@ pub(crate) struct Request<'a> {
     pub(crate) raw: &'a [u8],
 }
 
-/// Serves at so many ports, and says which.
+/// Serves at so many ports, and prints their addresses.
 pub(crate) async fn serve(
     ports: usize,
     reply: impl Fn(&Request<'_>) -> Vec<u8> + Send + Sync + 'static,
@@ -103,7 +102,7 @@ pub(crate) async fn serve(
     .await
 }
 
-/// Runs a server until standard input ends: whoever started it holds that open.
+/// Runs a server until standard input ends: the parent process holds it open.
 pub(crate) fn run(
     mut builder: Builder,
     server: impl Future<Output = io::Result<()>>,
@@ -135,7 +134,7 @@ pub(crate) async fn listen(ports: usize) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Serves each connection beside the others. One that breaks concerns nobody else.
+/// Serves connections concurrently. One that breaks does not affect the others.
 async fn accept<F>(
     listeners: Vec<TcpListener>,
     serve: impl Fn(TcpStream) -> F + Clone + Send + 'static,

@@ -1,14 +1,14 @@
-//! How long things took: a histogram of fixed size, and what is told of several rounds.
+//! Durations: a histogram of fixed size, and the statistics of several rounds.
 
 use std::time::Duration;
 
 /// Steps within each doubling: a value is known to within 1 %.
 const STEPS: u64 = 128;
 
-/// Doublings up to a quarter of an hour in nanoseconds; what takes longer counts as that.
+/// Doublings of nanoseconds, up to a quarter of an hour; longer durations count as that.
 const DOUBLINGS: u64 = 34;
 
-/// Times, each in the step that it belongs to.
+/// Counts of durations per step.
 #[derive(Clone)]
 pub(crate) struct Histogram {
     counts: Vec<u64>,
@@ -37,7 +37,7 @@ impl Histogram {
         self.total
     }
 
-    /// The time that this part (0 to 1) of all took at most, in microseconds.
+    /// The quantile of `part` (0 to 1), in microseconds.
     pub(crate) fn quantile_us(&self, part: f64) -> f64 {
         let wanted = (part * self.total as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -51,7 +51,7 @@ impl Histogram {
     }
 }
 
-/// Below `STEPS` nanoseconds each has its own step; above, `STEPS` of them for each doubling.
+/// Below `STEPS` nanoseconds each nanosecond has its own step; above, each doubling has `STEPS` of them.
 fn step(nanos: u64) -> usize {
     let doublings = u64::from(nanos.max(STEPS).ilog2() - STEPS.ilog2());
     let at = doublings * STEPS + (nanos >> doublings);
@@ -65,7 +65,7 @@ fn middle(at: u64) -> f64 {
     from as f64 + ((1_u64 << doublings) - 1) as f64 / 2.0
 }
 
-/// What is told of a figure that was measured several times.
+/// The statistics of a figure that was measured several times.
 #[derive(Clone, Copy)]
 pub(crate) struct RoundStatistics {
     pub(crate) median: f64,
@@ -92,21 +92,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_known_to_within_one_percent() {
+    fn durations_are_known_to_within_one_percent() {
         for nanos in [0, 1, 127, 128, 129, 255, 256, 1_000, 12_345, 999_999, 5_000_000_000] {
-            let told = middle(step(nanos) as u64);
-            assert!((told - nanos as f64).abs() <= nanos as f64 / 100.0, "{nanos}: {told}");
+            let got = middle(step(nanos) as u64);
+            assert!((got - nanos as f64).abs() <= nanos as f64 / 100.0, "{nanos}: {got}");
         }
         assert_eq!(step(u64::MAX), step(u64::MAX / 2));
     }
 
     #[test]
-    fn quantiles_count_what_was_added() {
+    fn quantiles_are_those_of_the_added_durations() {
         let mut times = Histogram::default();
         (1..=100).for_each(|micros| times.add(Duration::from_micros(micros)));
         for (part, micros) in [(0.5, 50.0), (0.9, 90.0), (0.99, 99.0), (1.0, 100.0)] {
-            let told = times.quantile_us(part);
-            assert!((told - micros).abs() <= micros / 100.0, "{part}: {told}");
+            let got = times.quantile_us(part);
+            assert!((got - micros).abs() <= micros / 100.0, "{part}: {got}");
         }
         let mut both = Histogram::default();
         both.merge(&times);
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_median_stands_in_the_middle() {
-        let told = |values: &[f64]| {
+    fn median_is_the_middle_value() {
+        let got = |values: &[f64]| {
             let rounds = RoundStatistics::of(values.iter().copied());
             (rounds.median, rounds.low, rounds.high)
         };
-        assert_eq!(told(&[3.0, 1.0, 2.0]), (2.0, 1.0, 3.0));
-        assert_eq!(told(&[4.0, 1.0]), (2.5, 1.0, 4.0));
-        assert!(told(&[]).0.is_nan());
+        assert_eq!(got(&[3.0, 1.0, 2.0]), (2.0, 1.0, 3.0));
+        assert_eq!(got(&[4.0, 1.0]), (2.5, 1.0, 4.0));
+        assert!(got(&[]).0.is_nan());
     }
 }

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a load generator and a fake server need, at as little cost as possible.
+//! The part of HTTP/1.1 that a load generator and a fake server need, at minimal cost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::ops::Range;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What a connection begins with: most messages fit, and it grows for those that do not.
+/// The initial buffer of a connection: most messages fit, and it grows for those that do not.
 const FIRST_BUFFER: usize = 16 << 10;
 
-/// More than the answer to the largest batch.
+/// More than the response to the largest batch.
 const MAX_MESSAGE: usize = 64 << 20;
 
 const HEAD_END: &[u8] = b"\r\n\r\n";
@@ -20,11 +20,11 @@ pub(crate) struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
-    /// How much of the buffer the message that was returned last takes.
+    /// The length of the last returned message, at the start of the buffer.
     taken: usize,
 }
 
-/// A request or an answer, in the buffer of its connection.
+/// A request or a response, in the buffer of its connection.
 pub(crate) struct Message {
     body: Body,
     total: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Message {
 
 enum Body {
     Plain(Range<usize>),
-    /// Put together from chunks.
+    /// Joined from chunks.
     Joined(Vec<u8>),
 }
 
@@ -48,15 +48,15 @@ pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// An answer with status 200, ready to be sent as often as needed.
+/// A response with status 200, ready to be sent as often as needed.
 pub(crate) fn ok_response(body: &[u8]) -> Vec<u8> {
-    let mut answer = format!(
+    let mut response = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     )
     .into_bytes();
-    answer.extend_from_slice(body);
-    answer
+    response.extend_from_slice(body);
+    response
 }
 
 impl HttpConnection {
@@ -69,7 +69,7 @@ impl HttpConnection {
         Ok(HttpConnection { stream, buffer: vec![0; FIRST_BUFFER], filled: 0, taken: 0 })
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Message> {
         self.send(request).await?;
         self.next().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -79,7 +79,7 @@ impl HttpConnection {
         self.stream.write_all(message).await
     }
 
-    /// The next message; none if the other side has closed the connection between two.
+    /// The next message; `None` if the peer has closed the connection between two messages.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Message>> {
         self.buffer.copy_within(self.taken..self.filled, 0);
         self.filled -= self.taken;
@@ -103,13 +103,13 @@ impl HttpConnection {
         }
     }
 
-    /// The status of an answer.
+    /// The status of the last response.
     pub(crate) fn status(&self) -> u16 {
         let digits = self.buffer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 
-    /// A message as it came.
+    /// The bytes of a message, unchanged.
     pub(crate) fn raw(&self, message: &Message) -> &[u8] {
         &self.buffer[..message.total]
     }
@@ -122,7 +122,7 @@ impl HttpConnection {
     }
 }
 
-/// The first message of `bytes`; none if more is needed.
+/// The first message of `bytes`; `None` if it is incomplete.
 fn parse(bytes: &[u8]) -> io::Result<Option<Message>> {
     let Some(head) = bytes.windows(HEAD_END.len()).position(|four| four == HEAD_END) else {
         return Ok(None);
@@ -188,14 +188,14 @@ mod tests {
             Body::Joined(bytes) => bytes,
         };
         assert_eq!(got, body.as_bytes(), "{text}");
-        // Nothing is made of a part of it.
+        // An incomplete message is not returned.
         for end in 0..message.total {
             assert!(parse(&text.as_bytes()[..end]).unwrap().is_none(), "{}", &text[..end]);
         }
     }
 
     #[test]
-    fn messages_are_taken_apart() {
+    fn messages_are_parsed() {
         check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhiHTTP", "hi", 4);
         check("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", 0);
         check(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_messages_are_refused() {
         for text in [
             "HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",

@@ -1,4 +1,4 @@
-//! The place of a measurement: a directory for its files, and processes that never outlive it.
+//! The environment of a measurement: a directory for its files, and processes that do not outlive it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,10 +12,10 @@ use hypha_local::{NodeCommand, NodeFiles, prepare};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
-/// How much of a log is shown when its node has failed.
+/// The last lines of a log that are shown when its process has failed.
 const TAIL_LINES: usize = 5;
 
-/// Declare it before the processes: they must be gone when it removes their files.
+/// Declare it before the processes: they must have ended when it removes their files.
 pub(crate) struct Lab {
     directory: TempDir,
 }
@@ -41,13 +41,13 @@ impl Lab {
         self.directory.path().join(name)
     }
 
-    /// Certificates and configurations.
+    /// Writes certificates and configurations.
     pub(crate) fn files(&self, nodes: &[NodeFiles]) -> anyhow::Result<()> {
         prepare(self.directory.path(), nodes)?;
         Ok(())
     }
 
-    /// A node for which there are [`Lab::files`].
+    /// Starts a node whose [`Lab::files`] were written.
     pub(crate) fn node(
         &self,
         name: &str,
@@ -58,7 +58,7 @@ impl Lab {
         self.start(name, &mut adjust(child).command())
     }
 
-    /// Another part of this program, which tells where it listens.
+    /// Starts a server of this program, and reads the addresses that it prints.
     pub(crate) fn server(
         &self,
         name: &str,
@@ -82,10 +82,10 @@ impl Lab {
         }
     }
 
-    /// Any program, with its output in a log.
+    /// Starts any program, with its output in a log.
     pub(crate) fn start(&self, name: &str, command: &mut Command) -> anyhow::Result<Process> {
         let log = self.path(&format!("{name}.log"));
-        // One that is started again goes on in its log.
+        // A program that is started again appends to its log.
         let file = File::options().create(true).append(true).open(&log);
         let file = file.context("cannot write a log")?;
         let again = file.try_clone().context("cannot write a log")?;
@@ -93,20 +93,20 @@ impl Lab {
     }
 }
 
-/// In a group of its own, so that what it starts ends with it.
+/// Starts a process in a group of its own, so that its children end with it.
 fn spawn(name: &str, command: &mut Command, log: PathBuf) -> anyhow::Result<Process> {
     let child = command.process_group(0).spawn().with_context(|| format!("cannot start {name}"))?;
     Ok(Process { child, log })
 }
 
-/// A port that nobody uses now.
+/// An address with a port that is currently unused.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let port = hypha_local::free_port().context("cannot find a free port")?;
     Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
 impl Process {
-    /// Fails when it has ended, with what it said last.
+    /// Fails if the process has ended, with the last lines of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().context("a process was lost")? {
             None => Ok(()),
@@ -120,12 +120,12 @@ impl Process {
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("; ")
     }
 
-    /// Main memory that it has now, in bytes.
+    /// Its resident memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> anyhow::Result<u64> {
         self.status_bytes("VmRSS:")
     }
 
-    /// The most that it has had.
+    /// Its peak resident memory, in bytes.
     pub(crate) fn peak_memory_bytes(&self) -> anyhow::Result<u64> {
         self.status_bytes("VmHWM:")
     }
@@ -133,12 +133,12 @@ impl Process {
     fn status_bytes(&self, name: &str) -> anyhow::Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        bytes_of(&text, name).with_context(|| format!("{path} does not tell the memory"))
+        bytes_of(&text, name).with_context(|| format!("{path} does not report the memory"))
     }
 
-    /// Kills it, at once and without a word, and returns when it is gone.
+    /// Kills it with SIGKILL, and returns when it has ended.
     pub(crate) fn kill(&mut self) {
-        // One that has ended and was waited for has no id any more that is surely its own.
+        // The id of a process that was waited for may belong to another one by now.
         if let Ok(None) = self.child.try_wait() {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read() {
+    fn memory_is_parsed() {
         let status = "VmHWM:\t 4096 kB\nVmRSS:\t    2048 kB\nX: 1\n";
         assert_eq!(bytes_of(status, "VmRSS:"), Some(2 << 20));
         assert_eq!(bytes_of(status, "VmHWM:"), Some(4 << 20));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outlives_a_lab() {
+    fn processes_and_files_do_not_outlive_a_lab() {
         let lab = Lab::new(None).unwrap();
         let directory = lab.directory.path().to_owned();
         let mut process = lab.start("sleeper", Command::new("sleep").arg("600")).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_is_noticed() {
+    fn a_process_that_has_ended_is_reported() {
         let lab = Lab::new(None).unwrap();
         let mut command = Command::new("sh");
         let mut process = lab.start("talker", command.args(["-c", "echo oh no"])).unwrap();

@@ -1,4 +1,4 @@
-//! `hypha bench latency`: one task alone, from submission to its result.
+//! `hypha bench latency`: one task at a time, from submission to its result.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,16 +31,16 @@ pub(crate) struct Arguments {
     pub(crate) options: RunOptions,
 }
 
-/// How many tasks go before those that count, at most: the predictor has learned by then.
+/// The maximum number of tasks before the measured ones: the predictor has learned by then.
 const WARM_UP: u64 = 100;
 
-/// Writes that are synced to know what the disk needs.
+/// Synced writes that measure the latency of the disk.
 const SYNCS: u64 = 200;
 
-/// Turns that tasks and writes take, so that both have the same share of what else the machine does.
+/// Turns of tasks and writes: they alternate, so that other load on the machine affects both equally.
 const TURNS: u64 = 20;
 
-/// A page, which is what a small transaction comes to.
+/// A page: the size of a small transaction.
 const PAGE: [u8; 4_096] = [0x5a; 4_096];
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
@@ -91,21 +91,21 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// That what is measured is what was meant: the answer has the result in it.
+/// Checks that the response contains the result.
 async fn check(target: &Target) -> anyhow::Result<()> {
     let mut connection = HttpConnection::connect(target.address).await?;
     let request = Arc::clone(&target.request);
-    let answer = connection.exchange(&request).await?;
-    let task: Value = serde_json::from_slice(connection.body(&answer)).context("not a task")?;
+    let response = connection.exchange(&request).await?;
+    let task: Value = serde_json::from_slice(connection.body(&response)).context("not a task")?;
     let sent: Value = serde_json::from_slice(TASK)?;
     ensure!(
         task["status"] == "completed" && task["result"] == sent["input"],
-        "a task did not come back with its input: {task}"
+        "the result of a task is not its input: {task}"
     );
     Ok(())
 }
 
-/// What the disk needs to make a page durable.
+/// Measures how long the disk takes to make a page durable.
 fn sync(file: &mut File, count: u64, times: &mut Histogram) -> anyhow::Result<()> {
     for _ in 0..count {
         let began = Instant::now();

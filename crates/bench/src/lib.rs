@@ -1,7 +1,7 @@
-//! `hypha bench`: what this machine can do.
+//! `hypha bench`: measures the performance of this machine.
 //!
-//! Everything that is measured is a process of its own, as in earnest; the load comes from this one. Contestants
-//! take turns within a run, so that a figure can be given as a part of its reference's.
+//! Everything that is measured runs in processes of its own, as in production; this process generates the load. Targets
+//! and references alternate within a run, so that a figure can be given relative to its reference.
 
 mod bare;
 mod batch;
@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use report::Report;
 
-/// Measure what this machine can do
+/// Measure the performance of this machine
 #[derive(Args)]
 pub struct Bench {
     #[command(subcommand)]
@@ -61,16 +61,16 @@ enum Command {
     /// The back ends of `openai`
     #[command(hide = true)]
     FakeBackends(fake::Backends),
-    /// A relay that does as little as can be done, for `openai`
+    /// A minimal relay, for `openai`
     #[command(hide = true)]
     FakeRelay(fake::Relay),
 }
 
-/// What every measurement with nodes takes.
+/// Options of all measurements that start nodes.
 #[derive(Args)]
 struct RunOptions {
-    /// Where the nodes' files go while it runs; the system's directory for temporary files if not given. What is
-    /// durable there should be on a disk
+    /// Directory for the nodes' files during the run; the system's directory for temporary files if not given. Choose
+    /// a directory on a disk, not in memory, for realistic durable writes
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print JSON
@@ -78,8 +78,8 @@ struct RunOptions {
     json: bool,
 }
 
-/// Measures, and returns the report to be printed. The servers among the commands serve until their input ends, and
-/// have none.
+/// Measures, and returns the report to be printed. Commands that are servers run until their standard input ends, and
+/// have no report.
 pub fn run(bench: Bench) -> anyhow::Result<String> {
     match bench.command {
         Command::Net(arguments) => net::run(&arguments),
@@ -95,7 +95,7 @@ pub fn run(bench: Bench) -> anyhow::Result<String> {
     }
 }
 
-/// Measures. When a signal comes first, what was started and written is cleaned up all the same.
+/// Measures. A signal interrupts it; processes and files are cleaned up in that case, too.
 fn show(
     options: &RunOptions,
     measure: impl Future<Output = anyhow::Result<Report>>,
@@ -109,7 +109,7 @@ fn show(
             _ = terminate.recv() => anyhow::bail!("terminated"),
         }
     };
-    // One thread: it shares the machine with what it measures.
+    // One thread: it shares the machine with the processes that it measures.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let report = runtime.context("cannot start")?.block_on(work)?;
     Ok(match options.json {
@@ -118,7 +118,7 @@ fn show(
     })
 }
 
-/// A time to measure for.
+/// The duration of a measurement.
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let expected = || format!("expected seconds, above 0 and at most {MAX_SECONDS}");
     let seconds: f64 = text.parse().map_err(|_| expected())?;
@@ -128,11 +128,11 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-/// An hour for one contestant's turn is a slip.
+/// More than an hour for one turn is a mistake.
 const MAX_SECONDS: f64 = 3_600.0;
 
-/// More connections than a process may have files by default.
+/// Above this a process would reach the default limit of open files.
 const MAX_CONNECTIONS: i64 = 1_000;
 
-/// More turns tell nothing new.
+/// Further turns add no information.
 const MAX_ROUNDS: i64 = 1_000;

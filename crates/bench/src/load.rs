@@ -1,5 +1,5 @@
-//! The load: connections that each send the same request again as soon as its answer is there. The same generator
-//! for every contestant, on one thread.
+//! The load generator: connections that each repeat a request as soon as its response arrives. It is the same for every
+//! target, and runs on one thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::histogram::Histogram;
 use crate::http::HttpConnection;
 
-/// Somebody to be loaded, and what to say.
+/// A server under load, and the request to send.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
@@ -19,18 +19,18 @@ pub(crate) struct Target {
     pub(crate) request: Arc<[u8]>,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Default)]
 pub(crate) struct LoadResult {
     pub(crate) times: Histogram,
     pub(crate) elapsed: Duration,
 }
 
-/// Until when.
+/// When to stop.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Elapsed(Duration),
-    /// So many requests of each connection.
+    /// After so many requests of each connection.
     Count(u64),
 }
 
@@ -40,7 +40,7 @@ impl LoadResult {
     }
 }
 
-/// Loads `target`. Any answer but one of success fails the measurement.
+/// Loads `target`. Any response without a success status fails the measurement.
 pub(crate) async fn run(
     target: &Target,
     connections: usize,
@@ -78,12 +78,15 @@ async fn repeat(
         Until::Count(most) => count < most,
     };
     while on(sent, times.count()) {
-        let answer = connection.exchange(&request).await?;
+        let response = connection.exchange(&request).await?;
         let status = connection.status();
         ensure!(
             (200..300).contains(&status),
-            "it answered {status}: {}",
-            String::from_utf8_lossy(connection.body(&answer)).chars().take(300).collect::<String>()
+            "it returned {status}: {}",
+            String::from_utf8_lossy(connection.body(&response))
+                .chars()
+                .take(300)
+                .collect::<String>()
         );
         let now = Instant::now();
         times.add(now - sent);

@@ -1,4 +1,4 @@
-//! `hypha bench net`: a second process of this program, loopback between them, all carriers in turns.
+//! `hypha bench net`: bulk transfer to a second process of this program over loopback, with all carriers in turn.
 
 use std::process::Stdio;
 use std::time::SystemTime;
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Bytes of each transfer
     #[arg(long, default_value = "1GiB", value_parser = bytes)]
     bytes: u64,
-    /// How many times each is measured; the median counts
+    /// Number of measurements of each; the median is reported
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Print JSON
@@ -45,23 +45,23 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<String> {
     })
 }
 
-/// The other process: it does what comes in on its standard input.
+/// The other process: it carries out commands from its standard input.
 pub(crate) fn peer() -> anyhow::Result<()> {
     on_runtime(async {
         let mut input = BufReader::new(tokio::io::stdin());
         let mut identity = String::new();
         input.read_line(&mut identity).await?;
-        let identity = serde_json::from_str(&identity).context("no identity came")?;
+        let identity = serde_json::from_str(&identity).context("no identity was received")?;
         serve_commands(&carriers(&identity).await?, input, tokio::io::stdout())
             .await
-            .context("no orders")
+            .context("cannot read commands")
     })
 }
 
 fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(work);
-    // A read of standard input that has begun would hold the process.
+    // A pending read of standard input would keep the process running.
     runtime.shutdown_background();
     done
 }
@@ -83,7 +83,7 @@ async fn drive(arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
     to.write_all((serde_json::to_string(&other)? + "\n").as_bytes()).await?;
     let mut remote = Remote::connect(from, to).await.context("the second process is not ready")?;
     let carriers = carriers(&own).await?;
-    // The round that warms up counts for the bar.
+    // The progress bar includes the warm-up round.
     let bar = ProgressBar::new(u64::from(arguments.rounds) + 1);
     let rounds = arguments.rounds as usize;
     let rows = measure(&carriers, &mut remote, arguments.bytes, rounds, |_| bar.inc(1)).await;
@@ -121,7 +121,7 @@ async fn carriers([cert, key, trust]: &Identity) -> anyhow::Result<Vec<Box<dyn C
     ])
 }
 
-/// Each row with its part of the first row's speed, one way and both ways.
+/// Each row with its speed relative to the first row's, one way and both ways.
 fn ratios(rows: &[Row]) -> impl Iterator<Item = (&Row, f64, f64)> {
     let reference = rows.first();
     rows.iter().map(move |row| {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_elsewhere() {
+    fn sizes_are_parsed() {
         assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert!(bytes("0").is_err() && bytes("much").is_err());
     }

@@ -1,4 +1,4 @@
-//! nginx as a reference, where it is installed: everything of it in the lab's directory.
+//! nginx as a reference, where it is installed. All its files are in the lab's directory.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use anyhow::{Context, ensure};
 use crate::http::HttpConnection;
 use crate::lab::{Lab, Process, free_address};
 
-/// How long it may take to listen.
+/// How long nginx may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often we look.
+/// How often that is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Starts it before the back ends; none if it is not installed.
+/// Starts nginx in front of the back ends; `None` if it is not installed.
 pub(crate) async fn start(
     lab: &Lab,
     backends: &[SocketAddr],
@@ -39,7 +39,7 @@ pub(crate) async fn start(
     Ok(Some((process, address)))
 }
 
-/// Two processes, connections kept on both sides, and nothing written for each request.
+/// Two processes, persistent connections on both sides, and no access log.
 fn configuration(address: SocketAddr, backends: &[SocketAddr]) -> String {
     let servers: String =
         backends.iter().map(|backend| format!("    server {backend};\n")).collect();

@@ -1,4 +1,4 @@
-//! What else the machine did while something was measured.
+//! Other load on the machine during a measurement.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ pub(crate) struct Noise {
     stolen: f64,
 }
 
-/// The counters at one moment, all in the same ticks.
+/// The counters at one time, all in the same ticks.
 pub(crate) struct Meter {
     own: u64,
     busy: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// None where the system does not tell.
+    /// `None` where the system does not report them.
     pub(crate) fn start() -> Option<Meter> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let ticks: Vec<u64> =
@@ -35,7 +35,7 @@ impl Meter {
         Some(Meter { own: own_ticks(), busy, stolen, all: busy + idle + iowait + stolen })
     }
 
-    /// What happened since. The processes of this measurement must still be there, or be waited for.
+    /// The shares since the start. The processes of the measurement must still run, or have been waited for.
     pub(crate) fn stop(&self) -> Option<Noise> {
         let now = Meter::start()?;
         let all = now.all.saturating_sub(self.all).max(1) as f64;
@@ -68,7 +68,7 @@ impl fmt::Display for Noise {
     }
 }
 
-/// The processor time of this process and everything below it, those that have ended included.
+/// The processor time of this process and its descendants, including those that have ended.
 fn own_ticks() -> u64 {
     let Ok(entries) = fs::read_dir("/proc") else { return 0 };
     let mut ticks = HashMap::new();
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_a_process_is_read() {
+    fn the_line_of_a_process_is_parsed() {
         let line = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 5";
         assert_eq!(parse(line), Some((7, 100)));
         assert_eq!(parse("nonsense"), None);

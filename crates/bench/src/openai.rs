@@ -1,5 +1,5 @@
-//! `hypha bench openai`: the OpenAI route before fast fake back ends, next to the back ends themselves, nginx, and a
-//! relay that does as little as can be done.
+//! `hypha bench openai`: the OpenAI route in front of fast fake back ends, next to the back ends themselves, nginx, and
+//! a minimal relay.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,25 +36,25 @@ pub(crate) struct Arguments {
     pub(crate) options: RunOptions,
 }
 
-/// How many back ends.
+/// The number of back ends.
 const BACKENDS: usize = 4;
 
-/// How many requests a back end is given at once; more than there are connections, so that none waits.
+/// Concurrent requests per back end: more than there are connections by default, so that none waits.
 const CONCURRENCY: u32 = 256;
 
-/// Each contestant serves for so long before it counts.
+/// The warm-up of each target.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// The most that the scheduler may add to one request, as a multiple of what nginx adds.
+/// The maximum latency that the scheduler may add to a request, as a multiple of what nginx adds.
 const NGINX_ADDS: f64 = 1.5;
 
-/// The same for the bare relay, which counts where the relay itself does not keep to the other.
+/// The same relative to the bare relay, which is the goal where the relay itself misses the other.
 const RELAY_ADDS: f64 = 1.3;
 
-/// The least part of a reference's requests/s that the scheduler reaches.
+/// The minimum rate of the scheduler, relative to a reference.
 const RATE: f64 = 0.8;
 
-/// The same through a worker, against nginx.
+/// The same through a worker, relative to nginx.
 const WORKER_RATE: f64 = 0.5;
 
 const DIRECT: &str = "direct";
@@ -98,7 +98,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// All back ends at the scheduler, and all once more behind a worker, under another model's name.
+/// All back ends at the scheduler, and all of them again behind a worker, as another model.
 fn plan(backends: &[SocketAddr]) -> Plan {
     let server = |backend: &SocketAddr| {
         format!(
@@ -130,22 +130,22 @@ fn chat_request(model: &str) -> Arc<[u8]> {
     request("POST", "/v1/chat/completions", body.as_bytes()).into()
 }
 
-/// That the answer is the back end's.
+/// Checks that the response is the back end's.
 async fn check(target: &Target) -> anyhow::Result<()> {
-    let named = || format!("{} does not answer", target.name);
+    let named = || format!("{} does not respond", target.name);
     let mut connection = HttpConnection::connect(target.address).await.with_context(named)?;
-    let answer = connection.exchange(&target.request).await.with_context(named)?;
-    let body = String::from_utf8_lossy(connection.body(&answer));
+    let response = connection.exchange(&target.request).await.with_context(named)?;
+    let body = String::from_utf8_lossy(connection.body(&response));
     ensure!(
         connection.status() == 200 && body == COMPLETION,
-        "{} answers {} with {body}",
+        "{} returns {}: {body}",
         target.name,
         connection.status()
     );
     Ok(())
 }
 
-/// For each target, its turns.
+/// The turns of each target.
 async fn measure_targets(
     targets: &[Target],
     connections: usize,
@@ -212,7 +212,7 @@ fn report_results(
         let (own, others) = (adds(name)?, adds(reference)?);
         Some(RoundStatistics::of(own.iter().zip(&others).map(|(own, other)| own / other)))
     };
-    // Where there is no nginx, or the bare relay itself misses what nginx does, the relay is the measure.
+    // Without nginx, or if the bare relay itself misses the goal against nginx, the relay is the reference.
     if connections == 1 {
         let relay = adds_ratio(RELAY, NGINX).map(|relay| relay.median);
         let instead = relay.is_none_or(|relay| !Goal::Below(NGINX_ADDS).is_met(relay));

@@ -1,5 +1,5 @@
-//! `hypha bench queue`: what a long queue costs in memory, in the rate of submits, and at a restart, and what is left of
-//! it when the tasks are done.
+//! `hypha bench queue`: the cost of a long queue in memory, submit rate and restart time, and the memory that remains
+//! when the tasks are done.
 
 use std::time::{Duration, Instant};
 
@@ -30,19 +30,19 @@ pub(crate) struct Arguments {
     pub(crate) options: RunOptions,
 }
 
-/// The part of all tasks whose rate is compared, at the beginning and at the end.
+/// The share of the tasks whose rate is compared, at the beginning and at the end.
 const PART: f64 = 0.05;
 
-/// How long a restart may take before it is given up, and how long none of the tasks may end.
+/// The maximum duration of a restart, and the maximum time without any task ending.
 const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tasks that the worker runs at once.
 const CONCURRENCY: u32 = 256;
 
-/// How often the memory is looked at when the tasks are done, and how long it may take until it falls no more.
+/// How often the memory is read when the tasks are done, and how many times at most until it is stable.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_MEMORY_SAMPLES: u32 = 30;
-/// It falls no more when it has been within a hundredth for so many looks.
+/// The memory is stable after so many readings in a row that fell by less than a hundredth.
 const STABLE_SAMPLES: u32 = 5;
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
@@ -133,7 +133,7 @@ async fn all_done(swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The memory of the scheduler when it falls no more: what was freed is given back after a moment.
+/// The memory of the scheduler once it is stable: freed memory is returned to the system with a delay.
 async fn settled_memory(swarm: &Swarm<'_>) -> anyhow::Result<u64> {
     let (mut last, mut equal) = (swarm.scheduler.memory_bytes()?, 0);
     for _ in 0..MAX_MEMORY_SAMPLES {
@@ -165,7 +165,7 @@ fn rates(began: Instant, sent: &[AcknowledgedBatch], tasks: u64) -> (f64, f64) {
         }
         seen += sent.tasks;
     }
-    // All of it was one part.
+    // The share covers all batches.
     (first, seen as f64 / (end.at - began).as_secs_f64())
 }
 
@@ -174,13 +174,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_are_compared() {
+    fn first_and_last_rates_are_compared() {
         let began = Instant::now();
-        // Ten batches in a second each, the last in two.
+        // Ten batches: each takes a second, the last one two.
         let at = |number: u64| began + Duration::from_secs(number + u64::from(number == 10));
         let sent: Vec<AcknowledgedBatch> =
             (1..=10).map(|number| AcknowledgedBatch::at(at(number), 10)).collect();
-        // Five in a hundred of these are one batch.
+        // Five percent of the tasks are one batch.
         let (first, last) = rates(began, &sent, 200);
         assert_eq!((first, last), (10.0, 5.0));
         assert_eq!(rates(began, &sent[..1], 10), (10.0, 10.0));

@@ -1,11 +1,11 @@
-//! Figures, for people and for programs.
+//! Reports of measurements, as text and as JSON.
 
 use serde_json::{Map, Value, json};
 
 use crate::histogram::RoundStatistics;
 use crate::noise::Noise;
 
-/// What one measurement found.
+/// The results of one benchmark.
 pub(crate) struct Report {
     bench: &'static str,
     settings: Map<String, Value>,
@@ -22,7 +22,7 @@ struct Measurement {
     goal: Option<Goal>,
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
     PerSecond(&'static str),
@@ -33,7 +33,7 @@ pub(crate) enum Unit {
     Count,
 }
 
-/// What a figure should be.
+/// The goal of a figure.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
     AtLeast(f64),
@@ -60,7 +60,7 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// What else the machine did meanwhile.
+    /// Adds the other load on the machine.
     pub(crate) fn noise(&mut self, noise: Noise) {
         self.noise = Some(noise);
     }
@@ -75,7 +75,7 @@ impl Report {
         });
     }
 
-    /// The median of several rounds, with the lowest and the highest if there are such.
+    /// Adds the median of several rounds, with the lowest and the highest if they differ.
     pub(crate) fn rounds(&mut self, name: impl Into<String>, rounds: RoundStatistics, unit: Unit) {
         self.measurement(name, rounds.median, unit);
         if let Some(figure) = self.measurements.last_mut().filter(|_| rounds.low < rounds.high) {
@@ -83,7 +83,7 @@ impl Report {
         }
     }
 
-    /// What the figure that was added last should be.
+    /// Sets the goal of the figure that was added last.
     pub(crate) fn goal(&mut self, goal: Goal) {
         if let Some(figure) = self.measurements.last_mut() {
             figure.goal = Some(goal);
@@ -174,7 +174,7 @@ impl Goal {
     }
 }
 
-/// Three digits at least, and commas between thousands.
+/// At least three significant digits, and commas between thousands.
 fn number(value: f64) -> String {
     let text = match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged() {
+    fn goals_are_reported_as_met_or_missed() {
         let mut report = Report::new("x").setting("rounds", 3);
         report.rounds(
             "submits",

@@ -1,4 +1,4 @@
-//! The carrier for peers that cannot be dialled: a stream of the peer connection, as nodes have it.
+//! The bulk carrier for peers that cannot be dialled: a stream of the peer connection, as in nodes.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A node of its own, on loopback.
+    /// Starts a network node on loopback.
     pub(crate) async fn start(pki: Pki, pattern: Pattern) -> anyhow::Result<Stream> {
         let settings = Settings {
             role: NodeRole::Worker,
@@ -57,7 +57,7 @@ impl Stream {
         let address: Multiaddr = to.parse().map_err(io::Error::other)?;
         let peer =
             peer_of(&address).ok_or_else(|| io::Error::other("no peer id in the address"))?;
-        // Kept from the first transfer on; later calls change nothing.
+        // The first transfer adds the peer; later calls change nothing.
         self.net.add_persistent_peer(peer, vec![address]).await;
         let header = Header {
             job: None,

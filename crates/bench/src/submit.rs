@@ -1,4 +1,4 @@
-//! `hypha bench submit`: tasks that are durable when the answer comes, next to a handler that only reads JSON.
+//! `hypha bench submit`: durable submits, next to a handler that only reads JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +36,10 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// Where tasks are submitted.
 pub(crate) const PATH: &str = "/api/v1/tasks";
 
-/// A small task, as most are.
+/// A small task, like most.
 pub(crate) const TASK: &[u8] = br#"{"model":"echo","input":{"text":"hello","n":1}}"#;
 
-/// No bound: nothing takes the tasks away.
+/// Practically no limit, since no worker takes tasks from the queue.
 pub(crate) const LONG_QUEUE: &str = "max_queue = 10000000";
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {

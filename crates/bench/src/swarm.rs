@@ -1,4 +1,4 @@
-//! A scheduler, and if wanted a gateway and workers, as processes.
+//! A scheduler, and optionally a gateway and workers, as processes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::lab::{Lab, Process, free_address};
 /// How long the nodes may take to find each other.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What to start.
+/// The nodes to start.
 pub(crate) struct Plan {
-    /// What the scheduler's configuration says in `[scheduler]` and below.
+    /// The scheduler's configuration from `[scheduler]` on.
     pub(crate) scheduler: String,
-    /// What each worker's says of its executors.
+    /// The executors in each worker's configuration.
     pub(crate) workers: Vec<String>,
-    /// HTTP servers in the scheduler's configuration.
+    /// The number of back ends in the scheduler's configuration.
     pub(crate) servers: usize,
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Swarm<'a> {
 }
 
 impl<'a> Swarm<'a> {
-    /// Starts everything, and returns when the scheduler has all its workers.
+    /// Starts all nodes, and returns when the scheduler has all its workers.
     pub(crate) async fn start(lab: &'a Lab, plan: &Plan) -> anyhow::Result<Swarm<'a>> {
         let mut swarm = Swarm::start_without_workers(lab, plan).await?;
         swarm.start_workers(plan).await?;
         Ok(swarm)
     }
 
-    /// Starts everything but the workers.
+    /// Starts all nodes but the workers.
     pub(crate) async fn start_without_workers(
         lab: &'a Lab,
         plan: &Plan,
@@ -63,7 +63,7 @@ impl<'a> Swarm<'a> {
         let scheduler = start_scheduler(lab, api, gateway_at.as_deref())?;
         let mut swarm = Swarm { lab, api, gateway_at, scheduler, others };
         let servers = plan.servers;
-        let what = format!("ready with {servers} servers");
+        let what = format!("ready with {servers} back ends");
         swarm.wait_until(&what, |counts| counts.workers.available >= servers).await?;
         Ok(swarm)
     }
@@ -80,7 +80,7 @@ impl<'a> Swarm<'a> {
         self.wait_until(&what, |counts| counts.workers.available >= workers).await
     }
 
-    /// Waits until the scheduler is ready and its counts are as wanted.
+    /// Waits until the scheduler is ready and its counts satisfy `wanted`.
     pub(crate) async fn wait_until(
         &mut self,
         what: &str,
@@ -89,7 +89,7 @@ impl<'a> Swarm<'a> {
         counts::wait_until(self.api, &mut self.scheduler, START_TIMEOUT, what, wanted).await
     }
 
-    /// Starts the scheduler again, where it was.
+    /// Kills the scheduler and starts it again at the same address.
     pub(crate) fn restart_scheduler(&mut self) -> anyhow::Result<()> {
         self.scheduler.kill();
         self.scheduler = start_scheduler(self.lab, self.api, self.gateway_at.as_deref())?;
@@ -111,7 +111,7 @@ fn start_scheduler(lab: &Lab, api: SocketAddr, gateway: Option<&str>) -> anyhow:
     })
 }
 
-/// Searches often: a measurement should begin soon.
+/// The scheduler searches for workers often, so that the measurement begins soon.
 fn scheduler(plan: &Plan) -> String {
     format!(
         "listen_addresses = [\"/ip4/127.0.0.1/tcp/0\"]\n\

@@ -8,20 +8,20 @@ use hypha_model::Time;
 use crate::effect_handler::EffectHandler;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, lock};
 
-/// Events that one caller steps before it gives the lock back. A step takes microseconds, so others wait for some
-/// hundred of them at most.
+/// Events that one caller steps before it releases the lock. A step takes microseconds, so others wait for some hundred
+/// microseconds at most.
 pub const MAX_EVENTS_PER_HOLD: usize = 64;
-/// Requests that a commit takes in under one hold of the lock: as many as a server has connections under load, so that
-/// they share one wait for the disk.
+/// Requests that a commit takes from the inbox under one hold of the lock: as many as a server has connections under
+/// load, so that they share one wait for the disk.
 pub const MAX_REQUESTS_PER_HOLD: usize = 1_024;
 
-/// See the head of this crate.
+/// See the crate documentation.
 pub struct SharedMachine<M: Machine, J, C: EffectHandler<M>> {
     guarded: Mutex<Guarded<M, C::Requester>>,
-    /// Requests that the machine has not seen. They wait for the disk anyway, so the next commit takes them in, and
-    /// their callers do not wait for the machine's lock. As many as there are requests in flight.
+    /// Requests that the machine has not seen. Their replies wait for the disk anyway, so the next commit steps them,
+    /// and their callers do not wait for the machine's lock. Bounded by the number of requests in flight.
     inbox: Mutex<Vec<(M::Event, C::Requester)>>,
-    /// Whether a batch is being committed or carried out. Only changed under the machine's lock.
+    /// Whether a batch is being committed or its effects carried out. Only changed under the machine's lock.
     committing: AtomicBool,
     journal: J,
     handler: C,
@@ -55,7 +55,7 @@ where
     J::Error: fmt::Display,
     C: EffectHandler<M>,
 {
-    /// A machine with what it wanted when it was made. Nothing of that is committed before the first call.
+    /// A machine and the step that its construction made. Nothing is committed before the first call.
     pub fn new(machine: M, step: Step<M>, journal: J, handler: C) -> SharedMachine<M, J, C> {
         let batch = Batch::from(step);
         let guarded = Guarded { machine, batch, asleep_until: None, stopped: None };
@@ -68,17 +68,17 @@ where
         }
     }
 
-    /// What surrounds the machine.
+    /// The handler of its effects.
     pub fn handler(&self) -> &C {
         &self.handler
     }
 
-    /// What makes its records durable.
+    /// The journal of its records.
     pub fn journal(&self) -> &J {
         &self.journal
     }
 
-    /// These events happened, in this order. A stopped machine does not hear of them.
+    /// Steps the machine with these events, in this order. Drops them if the machine is stopped.
     pub fn step_events(self: &Arc<Self>, events: impl IntoIterator<Item = M::Event>) {
         let mut events = events.into_iter().peekable();
         while events.peek().is_some() {
@@ -96,9 +96,9 @@ where
         }
     }
 
-    /// Asks the machine now. A reply that has nothing durable at stake goes to `at_once`, with the machine locked, so
-    /// that nothing that follows from it is carried out before; any other comes with its commit
-    /// ([`EffectHandler::handle_released`]).
+    /// Steps the machine with a request now. A reply that does not depend on a commit goes to `at_once`, with the
+    /// machine locked, so that no effect of this or a later step is carried out before it. Any other reply is delivered
+    /// with its commit ([`EffectHandler::handle_released`]).
     pub fn request<T>(
         self: &Arc<Self>,
         event: M::Event,
@@ -112,11 +112,11 @@ where
         answered
     }
 
-    /// Asks the machine when it is next committed, without waiting for its lock: for requests whose reply waits for
-    /// the disk anyway.
+    /// Steps the machine with a request at the next commit, without waiting for its lock: for requests whose reply
+    /// waits for the disk anyway.
     pub fn request_with_next_commit(self: &Arc<Self>, event: M::Event, requester: C::Requester) {
         lock(&self.inbox).push((event, requester));
-        // A commit in flight looks into the inbox when it ends.
+        // A commit in flight reads the inbox when it ends.
         if !self.committing.load(Ordering::SeqCst) {
             let mut guarded = lock(&self.guarded);
             self.step_inbox(&mut guarded);
@@ -124,7 +124,7 @@ where
         }
     }
 
-    /// Looks at the machine: for as short as possible, since all others wait.
+    /// Reads the machine. `look` should be short, since all other callers wait.
     pub fn read<T>(&self, look: impl FnOnce(&M, Time) -> T) -> T {
         let guarded = lock(&self.guarded);
         look(&guarded.machine, self.handler.now())
@@ -135,28 +135,29 @@ where
         lock(&self.guarded).stopped.clone()
     }
 
-    /// When to wake the machine ([`SharedMachine::wake`]). Until then, [`EffectHandler::wake_earlier`] is called if it wants to be
-    /// woken earlier.
+    /// When to wake the machine ([`SharedMachine::wake`]). Until then, [`EffectHandler::wake_earlier`] is called if the
+    /// machine wants to be woken earlier.
     pub fn set_alarm(&self) -> Option<Time> {
         let mut guarded = lock(&self.guarded);
-        // A machine that is not stepped would want to be woken again and again.
+        // A stopped machine is not stepped, so it would want to be woken again and again.
         let running = guarded.stopped.is_none();
         let until = running.then(|| guarded.machine.wake_at(self.handler.now())).flatten();
         guarded.asleep_until = until;
         until
     }
 
-    /// The time of the alarm has come.
+    /// The time of the alarm was reached.
     pub fn wake(self: &Arc<Self>) {
         self.step_events([M::woke()]);
     }
 
-    /// Begins to commit what the machine wanted when it was made.
+    /// Begins to commit the step that the machine's construction made.
     pub fn start(self: &Arc<Self>) {
         self.unlock_and_commit(lock(&self.guarded));
     }
 
-    /// Replaces a stopped machine by one that was made from what is durable, with what it wanted then.
+    /// Replaces a stopped machine by one that `make` constructs from the durable state, with the step of its
+    /// construction.
     pub fn restart(self: &Arc<Self>, make: impl FnOnce(&M) -> (M, Step<M>)) {
         let mut guarded = lock(&self.guarded);
         let (machine, step) = make(&guarded.machine);
@@ -166,8 +167,8 @@ where
         self.unlock_and_commit(guarded);
     }
 
-    /// Takes no more events if everything that was wanted is durable and has been carried out, or never will be. Says
-    /// whether that is so; if not, [`EffectHandler::settled`] is called when it may be.
+    /// Stops the machine if all records are durable and all effects carried out, or if it has already failed. Returns
+    /// whether it is stopped; if not, [`EffectHandler::settled`] is called when it is worth another attempt.
     pub fn close(&self, why: &str) -> bool {
         let mut guarded = lock(&self.guarded);
         let nothing_left = guarded.batch.is_empty() && lock(&self.inbox).is_empty();
@@ -179,12 +180,12 @@ where
         false
     }
 
-    /// Gives the lock back, begins to commit what is to be durable, and carries out what may leave at once.
+    /// Releases the lock, begins to commit the pending records, and carries out the effects that do not depend on them.
     fn unlock_and_commit(self: &Arc<Self>, mut guarded: MutexGuard<'_, Guarded<M, C::Requester>>) {
         let sealed = self.begin_commit(&mut guarded);
         let at_once = self.unlock(guarded);
         match sealed {
-            // The journal works while we do.
+            // The journal writes while this thread carries out the effects.
             Some(sealed) if !sealed.records().is_empty() => {
                 self.commit_batches(sealed);
                 self.run_at_once(at_once);
@@ -197,7 +198,7 @@ where
         }
     }
 
-    /// Gives the lock back. Returns what may leave at once.
+    /// Releases the lock. Returns the effects that do not depend on a commit.
     fn unlock(&self, mut guarded: MutexGuard<'_, Guarded<M, C::Requester>>) -> Vec<M::Effect> {
         let at_once = guarded.batch.take_at_once();
         let wake =
@@ -208,7 +209,7 @@ where
             (None, _) => false,
         };
         if earlier {
-            // Said once: the alarm is set anew because of it.
+            // Reported only once: the handler sets the alarm again.
             guarded.asleep_until = wake;
         }
         drop(guarded);
@@ -224,7 +225,7 @@ where
         }
     }
 
-    /// What is to be committed now, if there is something and no commit is in flight.
+    /// The batch to commit now, if there is one and no commit is in flight.
     fn begin_commit(
         &self,
         guarded: &mut Guarded<M, C::Requester>,
@@ -238,8 +239,8 @@ where
         Some(guarded.batch.seal())
     }
 
-    /// Commits a batch and carries it out, and then the next, until there is nothing more. Never waits: the rest is
-    /// done when the journal has answered.
+    /// Commits a batch and carries out its effects, and then the next, until no batch is left. Never blocks: the rest
+    /// runs when the journal calls back.
     fn commit_batches(self: &Arc<Self>, mut sealed: Sealed<M, C::Requester>) {
         let sealed = loop {
             match sealed.release_unrecorded() {
@@ -262,7 +263,7 @@ where
         });
     }
 
-    /// A batch is durable. Returns the next.
+    /// A batch is durable: carries out its effects. Returns the next batch.
     fn finish_batch(
         self: &Arc<Self>,
         mut released: Released<M, C::Requester>,
@@ -276,7 +277,7 @@ where
             next = Some(guarded.batch.seal());
         } else {
             self.committing.store(false, Ordering::SeqCst);
-            // Requests that came before that count on us.
+            // Requests that arrived while the flag was set rely on this thread to step them.
             if !lock(&self.inbox).is_empty() {
                 self.step_inbox(&mut guarded);
                 next = self.begin_commit(&mut guarded);
@@ -290,7 +291,7 @@ where
         next
     }
 
-    /// Steps the machine with requests that wait.
+    /// Steps the machine with requests of the inbox.
     fn step_inbox(&self, guarded: &mut Guarded<M, C::Requester>) {
         let requests = {
             let mut inbox = lock(&self.inbox);
@@ -303,7 +304,7 @@ where
             }
         };
         for (event, requester) in requests {
-            // What waits for the disk is answered at once only if it was refused: in its turn will do.
+            // These requests get a reply at once only if they are refused. It can wait for the commit.
             if let Some((requester, reply)) = self.step_request(guarded, event, requester) {
                 guarded.batch.reply_with_commit(requester, reply);
             }
@@ -327,7 +328,7 @@ where
         reply
     }
 
-    /// The journal has failed: nothing is acknowledged until the machine begins anew.
+    /// The journal failed: nothing is acknowledged until the machine restarts.
     fn fail(&self, error: &str, mut abandoned: Vec<C::Requester>) {
         let why = Stopped(format!("it cannot store anything: {error}").into());
         let mut guarded = lock(&self.guarded);

@@ -32,13 +32,13 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Condvar, Mutex, mpsc};
 use shuttle::thread;
 
-/// Schedules that are tried in each test, at random, and as many with few changes of thread: the second finds what
-/// needs a thread to be held up for long.
+/// Schedules that each test explores at random, and as many with few context switches: the latter find faults that need
+/// one thread to be delayed for long.
 const SCHEDULES: usize = 1_000;
-/// Changes of thread in the latter.
+/// Context switches in the latter.
 const CHANGES: usize = 3;
 
-/// Remembers numbers.
+/// A machine that remembers numbers.
 #[derive(Default)]
 struct Memo {
     numbers: Vec<u64>,
@@ -48,7 +48,7 @@ struct Memo {
 enum Event {
     /// Remember this; the reply is how many are remembered.
     Note(u64),
-    /// How many are remembered? Nothing durable is at stake.
+    /// Reply how many are remembered, without a commit.
     Count,
     /// Wake at this time.
     WakeAt(Time),
@@ -84,7 +84,7 @@ impl Machine for Memo {
     }
 }
 
-/// Writes on a thread of its own, and fails from one commit on if it is told so.
+/// A journal that writes on a thread of its own, and fails after `works_for` commits.
 struct Writer {
     commits: Mutex<Option<mpsc::Sender<Commit>>>,
     durable: Arc<Mutex<Vec<u64>>>,
@@ -119,7 +119,7 @@ impl Journal<u64> for Writer {
     }
 }
 
-/// Notes what is carried out, and whether it was durable then.
+/// Records the effects and replies, and checks that they were durable.
 struct Notes {
     durable: Arc<Mutex<Vec<u64>>>,
     carried_out: Mutex<Vec<u64>>,
@@ -132,7 +132,7 @@ struct Notes {
 }
 
 impl EffectHandler<Memo> for Notes {
-    /// The number that it asked to be remembered.
+    /// The number to remember.
     type Requester = u64;
 
     fn now(&self) -> Time {
@@ -142,7 +142,7 @@ impl EffectHandler<Memo> for Notes {
     fn handle_released(&self, released: &mut Released<Memo, u64>) {
         let durable = self.durable.lock().unwrap().clone();
         for effect in released.effects.drain(..) {
-            assert!(durable.contains(&effect), "{effect} was sent and is not durable");
+            assert!(durable.contains(&effect), "{effect} was carried out and is not durable");
             self.carried_out.lock().unwrap().push(effect);
         }
         for (requester, reply) in released.replies.drain(..) {
@@ -189,12 +189,12 @@ fn driven(works_for: usize) -> (Driven, thread::JoinHandle<()>) {
     (Arc::new(SharedMachine::new(Memo::default(), Step::default(), journal, notes)), writer)
 }
 
-/// Waits until nothing is left to be done, and ends the writer.
+/// Waits until all commits are done, and stops the writer.
 fn close(shared: &Driven, writer: thread::JoinHandle<()>) {
     let notes = shared.handler();
     loop {
         let seen = *notes.settled.lock().unwrap();
-        if shared.close("it is over") {
+        if shared.close("the test is over") {
             break;
         }
         let mut settled = notes.settled.lock().unwrap();
@@ -229,13 +229,13 @@ const CALLERS: [fn(&Driven); 3] = [
         shared.request_with_next_commit(Event::Note(5), 5);
     },
     |shared| {
-        shared.request(Event::Note(6), 6, |_, _| panic!("it is to be durable first"));
+        shared.request(Event::Note(6), 6, |_, _| panic!("the reply did not wait for its commit"));
         shared.request(Event::Count, 0, |_, count| assert!(count <= 6));
     },
 ];
 
 #[test]
-fn every_request_is_answered_once_and_after_it_is_durable() {
+fn every_request_is_answered_once_and_after_its_commit() {
     explore(|| {
         let (shared, writer) = driven(usize::MAX);
         in_threads(&shared, CALLERS);
@@ -251,20 +251,20 @@ fn every_request_is_answered_once_and_after_it_is_durable() {
 }
 
 #[test]
-fn a_journal_that_fails_refuses_the_rest_and_a_new_machine_goes_on() {
+fn a_failed_journal_refuses_all_later_requests() {
     explore(|| {
         let (shared, writer) = driven(1);
         in_threads(&shared, CALLERS);
-        // Whatever is left is refused now, or was committed.
+        // Every request has been committed, or is refused now.
         shared.step_events([Event::Note(7)]);
         close(&shared, writer);
         let notes = shared.handler();
         let (answered, refused) =
             (notes.answered.lock().unwrap().clone(), notes.refused.lock().unwrap().clone());
         assert!(answered.is_disjoint(&refused));
-        let asked: BTreeSet<u64> =
+        let ended: BTreeSet<u64> =
             answered.union(&refused).copied().filter(|one| *one > 0).collect();
-        assert_eq!(asked, BTreeSet::from([3, 4, 5, 6]), "nobody waits for ever");
+        assert_eq!(ended, BTreeSet::from([3, 4, 5, 6]), "a request got no reply and no refusal");
         let durable = notes.durable.lock().unwrap().clone();
         assert_eq!(*notes.carried_out.lock().unwrap(), durable);
         let lost = durable.len() < 7;
@@ -273,7 +273,7 @@ fn a_journal_that_fails_refuses_the_rest_and_a_new_machine_goes_on() {
 }
 
 #[test]
-fn a_machine_that_began_anew_answers_again() {
+fn a_restarted_machine_accepts_requests() {
     explore(|| {
         let (shared, writer) = driven(0);
         in_threads(
@@ -305,7 +305,7 @@ fn a_machine_that_began_anew_answers_again() {
 }
 
 #[test]
-fn an_alarm_that_is_set_too_late_is_set_again() {
+fn an_alarm_that_is_set_too_late_is_reported() {
     explore(|| {
         let (shared, writer) = driven(usize::MAX);
         let early = Time::from_micros(1) + Span::from_secs(1);
@@ -317,8 +317,11 @@ fn an_alarm_that_is_set_too_late_is_set_again() {
         let alarms = shared.handler().alarms.load(Ordering::SeqCst);
         shared.step_events([Event::WakeAt(early)]);
         let set = set.join().unwrap();
-        let told = shared.handler().alarms.load(Ordering::SeqCst) > alarms;
-        assert!(set == Some(early) || told, "the alarm sleeps until {set:?} and nobody says so");
+        let reported = shared.handler().alarms.load(Ordering::SeqCst) > alarms;
+        assert!(
+            set == Some(early) || reported,
+            "the alarm at {set:?} is too late and was not reported"
+        );
         close(&shared, writer);
     });
 }

@@ -1,5 +1,5 @@
-//! Carries messages over a channel to a peer, whatever its protocol: all that wait go into a frame together, up to a size,
-//! and what comes in is handed on frame by frame.
+//! Exchanges messages with a peer over a channel of any protocol. Queued messages are sent together in one frame, up to
+//! a size; received messages are passed on frame by frame.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,22 +11,22 @@ use hypha_wire::Frame;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Messages that wait for one peer: some for each attempt that can be there, and pieces of results. It is reached only
-/// when the stream stands still.
+/// Messages queued for one peer: several for each attempt that can be there, and pieces of results. The limit is
+/// reached only when the stream stalls.
 pub(crate) const MAX_QUEUED_MESSAGES: usize = 16_384;
 
-/// What may be large and goes into one frame together; a larger one goes alone.
+/// The total size of the variable parts of the messages in one frame; a larger message is sent alone.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
-/// How long a frame may take to be written: a stream that stands still is as good as lost.
+/// How long the write of a frame may take: a stream that stalls for longer is treated as lost.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a message that can wait does so if no other comes: long enough that it goes with the next under load, and far
-/// shorter than the time after which its receiver repeats what it is about.
+/// How long a deferrable message waits for another: long enough that, under load, it leaves with the next, and far
+/// shorter than the time after which its receiver repeats the report that it acknowledges.
 const MAX_DELAY: Duration = Duration::from_millis(20);
 
-/// Writes what waits, and hands what comes to `on_frame`, until the channel ends, nobody can send any more, or `on_frame` says
-/// that nobody listens. Returns why it ended.
+/// Writes queued messages and passes received ones to `on_frame`, until the channel ends, all senders are dropped, or
+/// `on_frame` returns false. Returns why it ended.
 pub(crate) async fn exchange_messages<W: Frame, R: Frame, T: Future<Output = bool>>(
     channel: Channel<W, R>,
     waiting: mpsc::Receiver<W::Item>,
@@ -64,13 +64,13 @@ async fn write<W: Frame>(
     Ok(())
 }
 
-/// Messages on their way out.
+/// Messages that are queued to be sent.
 struct Outgoing<W: Frame> {
     waiting: mpsc::Receiver<W::Item>,
     taken: Vec<W::Item>,
     left: VecDeque<W::Item>,
-    /// When messages that can wait go by themselves. Not stopped when they go sooner: it would be set anew for nearly
-    /// every frame.
+    /// When deferrable messages are sent even if no other message comes. It is not cancelled when they leave sooner: it
+    /// would be set again for nearly every frame.
     timer: Pin<Box<Sleep>>,
     is_timed: bool,
 }
@@ -81,7 +81,7 @@ impl<W: Frame> Outgoing<W> {
         Outgoing { waiting, taken, left, timer: Box::pin(sleep(MAX_DELAY)), is_timed: false }
     }
 
-    /// The next frame; `None` when nobody can send any more.
+    /// The next frame; `None` when all senders are dropped and nothing is left.
     async fn next(&mut self) -> Option<W> {
         loop {
             while self.left.len() < W::MAX_ITEMS && self.left.iter().all(W::can_wait) {
@@ -98,7 +98,7 @@ impl<W: Frame> Outgoing<W> {
         }
     }
 
-    /// Waits for messages. Says whether those that can wait still can.
+    /// Waits for messages. Returns whether deferrable messages may wait longer.
     async fn take_more(&mut self) -> bool {
         if !self.left.is_empty() && !self.is_timed {
             self.timer.as_mut().reset(Instant::now() + MAX_DELAY);
@@ -119,14 +119,14 @@ impl<W: Frame> Outgoing<W> {
     }
 }
 
-/// As many as fit into one frame.
+/// Packs as many messages as fit into one frame.
 fn pack<W: Frame>(left: &mut VecDeque<W::Item>) -> Option<W> {
     let mut frame = None;
     let mut together = 0;
     while let Some(item) = left.pop_front() {
         let bytes = W::bytes_of(&item);
         if bytes > W::MAX_ITEM_BYTES {
-            // It would end the stream, and with it everybody else's tasks.
+            // Sending it would end the stream, and with it all other tasks of the peer.
             tracing::error!(bytes, "a message is too large to be sent; dropped");
             continue;
         }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         messages.send(recorded.clone()).await.unwrap();
         let soon = tokio::time::timeout(MAX_DELAY / 2, outgoing.next()).await;
-        assert!(soon.is_err(), "it waits");
+        assert!(soon.is_err(), "a deferrable message waits");
         assert_eq!(items(outgoing.next().await), std::slice::from_ref(&recorded));
         assert!(began.elapsed() >= MAX_DELAY);
         messages.send(recorded.clone()).await.unwrap();

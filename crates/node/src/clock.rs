@@ -1,6 +1,6 @@
-//! The time that machines are stepped with: the time of day at the start, and from then on a clock that only goes forward,
-//! whatever is done to the time of day. It counts the time in which the computer is suspended, and a scheduler that was
-//! restarted begins no earlier than its last life ended.
+//! The time that machines are stepped with: the time of day at the start, and from then on a monotonic clock, which
+//! changes to the time of day do not affect. It includes the time in which the computer is suspended. After a restart,
+//! a scheduler's clock begins no earlier than its last incarnation ended.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// Since the computer was started.
+    /// The time since boot when this clock was made.
     started: Duration,
     at_start: Duration,
 }
 
-/// The longest that is slept without a look at the clock: timers stand still while the computer is suspended.
+/// The longest sleep between two readings of the clock: timers do not advance while the computer is suspended.
 const MAX_SLEEP: Duration = Duration::from_secs(5);
 
 impl Clock {
@@ -24,7 +24,7 @@ impl Clock {
 
     /// A clock that begins now, but not before `last`: the time of day may have been set back since.
     pub(crate) fn after(last: Time) -> Clock {
-        // A machine whose clock is before 1970 has other worries.
+        // A clock before 1970 counts as 1970.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at_start = now.max(Duration::from_micros(last.as_micros()));
         Clock { started: since_boot(), at_start }
@@ -47,7 +47,7 @@ impl Clock {
 }
 
 fn since_boot() -> Duration {
-    // What the system gives is never negative.
+    // The time since boot is never negative.
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_does_not_go_back_over_a_restart() {
+    fn clock_does_not_go_back_after_a_restart() {
         let day = Span::from_secs(86_400);
         let last = Clock::new().now() + day;
         let clock = Clock::after(last);

@@ -1,22 +1,22 @@
-//! Points at which a test lets this process die, to show that nothing is lost there. In a build without the
-//! `crash-points` feature, which is every build but that of those tests, there are none.
+//! Points at which a test aborts this process, to show that nothing is lost there. They exist only with the
+//! `crash-points` feature, which is on in the build of those tests and in no other.
 
-/// Where something is done and not yet known elsewhere.
+/// A point after an action of which other parties do not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrashPoint {
-    /// Tasks were accepted in memory, and are not on the disk.
+    /// Tasks are accepted in memory, and not on the disk.
     AcceptedBeforeCommit,
-    /// Results were taken in memory, and are not on the disk.
+    /// Results are recorded in memory, and not on the disk.
     ResultBeforeCommit,
-    /// Something is on the disk, and the answers and dispatches that wait for it were not sent.
+    /// Records are on the disk; the replies and dispatches that wait for them are not sent.
     CommittedBeforeSend,
-    /// Everything is on the disk, workers were told, clients were not.
+    /// Records are on the disk and messages to workers are sent; replies to clients are not.
     SentBeforeReply,
-    /// A worker has a result, and has not sent it.
+    /// A worker has a result, and has not reported it.
     RanBeforeReport,
 }
 
-/// Dies here if the test says so.
+/// Aborts the process if a test has chosen this point.
 #[cfg(not(feature = "crash-points"))]
 pub(crate) fn crash_point(_: CrashPoint) {}
 
@@ -30,7 +30,7 @@ mod enabled {
 
     use super::CrashPoint;
 
-    /// `HYPHA_CRASH_AT=NAME:COUNT`, the point and how many times it is passed before.
+    /// `HYPHA_CRASH_AT=NAME:COUNT`: the point, and how many times it is passed before the process aborts.
     struct CrashPlan {
         point: String,
         left: AtomicU64,
@@ -46,7 +46,7 @@ mod enabled {
         let Some(plan) = plan else { return };
         if plan.point == format!("{point:?}") && plan.left.fetch_sub(1, Ordering::SeqCst) == 0 {
             eprintln!("crash point {point:?}");
-            // What was wrongly let out before gets away, and shows.
+            // Messages that were wrongly released before have time to leave, so that the test notices them.
             std::thread::sleep(std::time::Duration::from_millis(100));
             std::process::abort();
         }

@@ -1,4 +1,4 @@
-//! A data node: says which data sets it serves.
+//! A data node: publishes which data sets it serves.
 
 use hypha_config::DataConfig;
 use hypha_net::{Net, Publication};

@@ -1,9 +1,9 @@
-//! A gateway has no work of its own: its network does it all. It is told of everyone who comes.
+//! A gateway has no work besides its network layer; it only logs the peers that connect.
 
 use hypha_model::NodeRole;
 use hypha_net::Peer;
 
-/// At a gateway who comes is news; elsewhere it is detail.
+/// Logs a connected peer: at level info on a gateway, at level debug elsewhere.
 pub(crate) fn log_peer(role: NodeRole, peer: &Peer) {
     let (id, organisation) = (&peer.id, &peer.organisation);
     if role == NodeRole::Gateway {

@@ -1,4 +1,4 @@
-//! What this machine has, where the configuration does not say.
+//! Detects the resources of this machine that the configuration does not set.
 
 use hypha_config::Resources;
 use hypha_model::resource::WHOLE_GPU;
@@ -24,7 +24,7 @@ pub(crate) fn capacity(configured: &Resources) -> Capacity {
     }
 }
 
-/// What this process may use, which in a container is less than the machine has.
+/// The cores that this process may use; in a container they may be fewer than the machine has.
 fn cpu_milli() -> u64 {
     std::thread::available_parallelism().map_or(1_000, |cores| cores.get() as u64 * 1_000)
 }
@@ -32,15 +32,15 @@ fn cpu_milli() -> u64 {
 fn memory_bytes() -> u64 {
     let wanted = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let Ok(system) = System::new_with_specifics(wanted) else {
-        tracing::warn!("cannot tell how much memory there is; set [resources] memory");
+        tracing::warn!("cannot detect the size of the memory; set [resources] memory");
         return 0;
     };
     let container = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
     system.total_memory().min(container)
 }
 
-/// The free space of the largest disk, in whole gigabytes: with every byte it would be another worker at each start,
-/// and what a scheduler has given to it would be taken back.
+/// The largest free space of any disk, in whole gibibytes: with exact values the worker would differ at each start, and
+/// a scheduler would take back the tasks that it has dispatched to it.
 fn storage_bytes() -> u64 {
     const STEP: u64 = 1 << 30;
     let Ok(disks) = Disks::new_with_refreshed_list() else { return 0 };

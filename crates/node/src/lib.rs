@@ -1,5 +1,5 @@
-//! One runtime for all roles: it joins configuration, certificates, network and telemetry, and runs until told to
-//! stop. What a role does beyond that is a file of its own.
+//! One runtime for all roles: it connects configuration, certificates, network and telemetry, and runs until a signal
+//! stops it. Each role has a module of its own.
 
 mod channel;
 mod clock;
@@ -21,13 +21,13 @@ pub use network_client::{NetworkClient, find_datasets, find_workers, probe};
 pub use runtime::{NodeConfig, run};
 pub use worker::LAUNCHER_SUBCOMMAND;
 
-/// Why a node did not start, or a question could not be asked.
+/// Why a node did not start, or a query of the network failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// What it was told makes no sense: certificates, addresses.
+    /// The configuration is invalid: certificates, addresses.
     #[error("{0}")]
     Configuration(String),
-    /// It was told well and could not do it.
+    /// The configuration is valid, and the operation failed.
     #[error("{0}")]
     Failed(String),
 }

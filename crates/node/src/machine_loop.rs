@@ -1,5 +1,5 @@
-//! Drives a machine that one task owns: a loop that takes what happens, commits what the machine wants durable, and
-//! has the rest carried out.
+//! Drives a machine that one task owns: a loop that takes inputs, commits the machine's records, and has its effects
+//! carried out.
 //!
 //! A machine that many threads use is driven by [`hypha_driver::SharedMachine`] instead.
 
@@ -12,46 +12,46 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 
-/// Inputs that are stepped together: what they want sent leaves together.
+/// Inputs that are handled in one commit; their effects are carried out together.
 const MAX_INPUTS_PER_COMMIT: usize = 1_024;
 
-/// How long after a failed commit the machine is started anew: a full disk stays so for a while.
+/// How long after a failed commit the machine is restarted: a full disk stays full for a while.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// What surrounds the machine of a loop.
+/// Connects the machine of a loop to its inputs and its disk, and carries out its effects.
 pub(crate) trait MachineHost<M: Machine>: Sized {
-    /// What happens outside.
+    /// An input from outside of the machine.
     type Input;
     /// Makes records durable.
     type Disk: Disk<M::Record, Error: std::fmt::Display>;
 
-    /// Something happened: says what that means to the machine, if anything.
+    /// Turns an input into events of the machine, if it concerns it.
     fn on_input(&mut self, input: Self::Input, events: &mut Vec<M::Event>);
 
-    /// Where records go.
+    /// The disk that records are written to.
     fn disk(&mut self) -> &mut Self::Disk;
 
-    /// Carries out effects whose records are durable. What follows from them at once goes to `events`.
+    /// Carries out effects whose records are durable. Events that they cause at once are added to `events`.
     async fn handle_effects(&mut self, effects: Vec<M::Effect>, events: &mut Vec<M::Event>);
 
-    /// The machine from what is durable, with what it wants at its start.
+    /// Starts the machine from its durable state. Returns it with its first step.
     fn start(&mut self) -> StartResult<M, Self>;
 
-    /// The machine has been given up: stops what it started.
+    /// Stops the runs of a machine that is abandoned.
     fn abandon(&mut self);
 
-    /// Whether nothing is left of a machine that was given up.
+    /// Whether all runs of an abandoned machine have ended.
     fn is_idle(&self) -> bool;
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct MachineLoop<M: Machine, S: MachineHost<M>> {
     machine: M,
     batch: Batch<M, Infallible>,
     host: S,
     inputs: mpsc::Receiver<S::Input>,
     clock: Clock,
-    /// Events that the machine has not seen.
+    /// Events that the machine has not been stepped with.
     events: Vec<M::Event>,
 }
 
@@ -75,11 +75,11 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
         &self.host
     }
 
-    /// Runs until told to stop. If the disk fails, the machine begins anew from what is durable as soon as it can.
+    /// Runs until `stopped`. If the disk fails, the machine restarts from its durable state as soon as it can.
     pub(crate) async fn run(&mut self, stopped: impl Future<Output = ()>) {
         tokio::pin!(stopped);
         while let Err(error) = self.drive(stopped.as_mut()).await {
-            tracing::error!("cannot store anything: {error}; restarting when the disk works again");
+            tracing::error!("cannot write to the disk: {error}; restarting when it works again");
             tokio::select! {
                 () = &mut stopped => return,
                 () = self.restart() => {}
@@ -87,13 +87,13 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
         }
     }
 
-    /// One more event, now.
+    /// Steps the machine with one more event, and commits.
     pub(crate) async fn step(&mut self, event: M::Event) -> Result<(), DiskError<M, S>> {
         self.events.push(event);
         self.commit().await
     }
 
-    /// Waits for the next input and takes it; false if none can come any more.
+    /// Waits for the next input and handles it. Returns false if all senders are dropped.
     pub(crate) async fn next(&mut self) -> Result<bool, DiskError<M, S>> {
         let Some(input) = self.inputs.recv().await else { return Ok(false) };
         self.host.on_input(input, &mut self.events);
@@ -101,7 +101,7 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
         Ok(true)
     }
 
-    /// Runs until told to stop or no input can come any more, or the disk fails.
+    /// Runs until `stopped`, until all senders of inputs are dropped, or until the disk fails.
     async fn drive(
         &mut self,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
@@ -132,7 +132,7 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
         }
     }
 
-    /// Steps the machine with the events that it has not seen, and carries out what it wants, until nothing is left.
+    /// Steps the machine with the waiting events, commits, and carries out its effects, until no event is left.
     async fn commit(&mut self) -> Result<(), DiskError<M, S>> {
         loop {
             for event in self.events.drain(..) {
@@ -155,7 +155,7 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
         while !self.host.is_idle() {
             let Some(input) = self.inputs.recv().await else { return };
             self.host.on_input(input, &mut self.events);
-            // The machine that they are for is no more.
+            // They are for the abandoned machine.
             self.events.clear();
         }
         loop {
@@ -172,7 +172,7 @@ impl<M: Machine, S: MachineHost<M>> MachineLoop<M, S> {
     }
 }
 
-/// A machine with what it wants at its start.
+/// A machine and its first step.
 pub(crate) type StartResult<M, S> = Result<(M, Step<M>), DiskError<M, S>>;
 
 /// Why the disk of a loop failed.

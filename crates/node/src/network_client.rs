@@ -1,4 +1,4 @@
-//! A look at the network with a node's certificates, without being that node: how one is, and who is there.
+//! Queries the network with a node's certificates, without being that node: a node's health, workers and data sets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hypha_wire::request::Health;
 
 use crate::{NodeError, settings};
 
-/// Whose certificates and addresses are used, and how long to wait.
+/// The certificates and gateways that a query uses, and how long it may take.
 pub struct NetworkClient<'a> {
     /// The role of the certificate.
     pub role: NodeRole,
@@ -18,11 +18,11 @@ pub struct NetworkClient<'a> {
     pub network: &'a NetworkConfig,
     /// This program's version.
     pub version: &'static str,
-    /// In all.
+    /// How long a query may take in all.
     pub timeout: Duration,
 }
 
-/// Asks the node at `address` how it is.
+/// Requests the health of the node at `address`.
 pub fn probe(
     client: &NetworkClient<'_>,
     address: Multiaddr,
@@ -41,7 +41,7 @@ pub fn find_workers(
     client.query(async |net| net.get_records_matching(query).await)
 }
 
-/// Who serves the data set `name`.
+/// The nodes that serve the data set `name`.
 pub fn find_datasets(
     client: &NetworkClient<'_>,
     name: Name,
@@ -53,7 +53,7 @@ impl NetworkClient<'_> {
     fn prepare(&self) -> Result<(Settings, Pki), NodeError> {
         let pki = Pki::load(&settings::files(self.network)).map_err(NodeError::configuration)?;
         let mut settings = settings::network(self.role, self.network, None, self.version);
-        // It is not the node itself: it listens nowhere and holds no slot.
+        // It is not the node itself: it does not listen, and holds no relay slot.
         settings.listen.clear();
         settings.external.clear();
         settings.bulk_listen.clear();
@@ -61,7 +61,7 @@ impl NetworkClient<'_> {
         Ok((settings, pki))
     }
 
-    /// Joins through a gateway, asks, and leaves.
+    /// Joins through a gateway, sends the request, and leaves.
     fn query<T>(&self, request: impl AsyncFnOnce(&Net) -> T) -> Result<T, NodeError> {
         let (settings, pki) = self.prepare()?;
         if settings.gateways.is_empty() {
@@ -71,7 +71,7 @@ impl NetworkClient<'_> {
         runtime()?.block_on(async {
             let (net, mut events) = Net::start(settings, pki, None, &mut Default::default())
                 .map_err(NodeError::configuration)?;
-            let answer = tokio::time::timeout(self.timeout, async {
+            let response = tokio::time::timeout(self.timeout, async {
                 while let Some(event) = events.recv().await {
                     if let NetEvent::GatewayChanged(_, Some(_)) = event {
                         break;
@@ -79,14 +79,14 @@ impl NetworkClient<'_> {
                 }
                 request(&net).await
             });
-            let answer = answer.await;
+            let response = response.await;
             net.stop().await;
             let (timeout, gateways) = (self.timeout, &self.network.gateway_addresses);
             let tried: Vec<_> = gateways.iter().map(ToString::to_string).collect();
-            answer.map_err(|_| {
+            response.map_err(|_| {
                 let tried = tried.join(", ");
                 NodeError::failed(format!(
-                    "no gateway answered within {timeout:?}; is one running at {tried}?"
+                    "no gateway responded within {timeout:?}; is one running at {tried}?"
                 ))
             })
         })

@@ -1,4 +1,4 @@
-//! The life of a node: start everything, carry events, stop everything.
+//! The lifecycle of a node: starts its parts, handles the events of the network, and stops.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +24,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node of any role.
 pub enum NodeConfig {
-    /// Where others meet.
+    /// Connects the other nodes.
     Gateway(GatewayConfig),
-    /// Finds workers.
+    /// Accepts tasks and places them on workers.
     Scheduler(Box<SchedulerConfig>),
     /// Offers capacity.
     Worker(WorkerConfig),
@@ -71,7 +71,7 @@ pub fn run(config: NodeConfig, version: &'static str) -> Result<(), NodeError> {
         .build()
         .map_err(|error| NodeError::failed(format!("cannot start: {error}")))?;
     let outcome = runtime.block_on(serve(config, version));
-    // Whatever still runs has had its time.
+    // Tasks that still run have had their time to stop.
     runtime.shutdown_background();
     outcome
 }
@@ -156,7 +156,7 @@ struct Node {
     running_role: RunningRole,
 }
 
-/// What a node does beyond being there.
+/// The running part of a role.
 enum RunningRole {
     Scheduler(Box<Scheduler>),
     Worker(worker::RunningWorker),
@@ -164,13 +164,13 @@ enum RunningRole {
 }
 
 impl Node {
-    /// Carries events until a signal comes, then leaves the network.
+    /// Handles events until a signal arrives, then leaves the network.
     async fn run_until_signal(mut self, mut signals: Signals) -> Result<(), NodeError> {
         loop {
             tokio::select! {
                 event = self.events.recv() => match event {
                     Some(event) => self.on_event(event),
-                    None => return Err(NodeError::failed("the network has stopped; so does this node")),
+                    None => return Err(NodeError::failed("the network has stopped, so this node stops too")),
                 },
                 signal = signals.next() => {
                     tracing::info!("{signal}: stopping");
@@ -191,7 +191,7 @@ impl Node {
         };
         match tokio::time::timeout(STOP_TIMEOUT, stop).await {
             Ok(()) => tracing::info!("stopped"),
-            Err(_) => tracing::warn!("stopping took too long"),
+            Err(_) => tracing::warn!("the node did not stop in time; exiting anyway"),
         }
         Ok(())
     }
@@ -227,13 +227,13 @@ impl Node {
         }
     }
 
-    fn notify_discovery(&self, tell: impl FnOnce(&DiscoveryHandle)) {
+    fn notify_discovery(&self, notify: impl FnOnce(&DiscoveryHandle)) {
         if let RunningRole::Scheduler(scheduler) = &self.running_role {
-            tell(scheduler.discovery());
+            notify(scheduler.discovery());
         }
     }
 
-    /// One line that says how others reach this node, and what to do about it.
+    /// Logs how other nodes reach this one, and what the operator can do about it.
     fn log_reachability(&self, reached: &Reachability) {
         match reached {
             Reachability::Public(addresses) => {
@@ -253,14 +253,14 @@ impl Node {
         }
     }
 
-    /// Answers beside the loop, so that a slow answer holds up nobody.
+    /// Responds in a task of its own, so that a slow response does not delay the event loop.
     fn respond(&self, request: PeerRequest) {
         let status = self.status.clone();
         let span = tracing::info_span!("request", peer = %request.peer.id, body = ?request.body);
         if let Some(traceparent) = &request.traceparent {
             hypha_telemetry::continue_trace(&span, traceparent);
         }
-        let answer = async move {
+        let response = async move {
             if request.deadline <= Instant::now() {
                 return;
             }
@@ -275,11 +275,11 @@ impl Node {
             };
             let _ = request.responder.send(body);
         };
-        tokio::spawn(answer.instrument(span));
+        tokio::spawn(response.instrument(span));
     }
 }
 
-/// No role of this release takes tensors or files yet. A peer that sends some is told so.
+/// Refuses every transfer: these roles do not accept tensors or files yet.
 async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
     while let Some(offer) = offers.recv().await {
         tracing::debug!(

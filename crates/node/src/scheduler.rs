@@ -1,4 +1,4 @@
-//! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on HTTP servers, and answers.
+//! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on back ends, and returns results.
 
 mod core;
 mod discovery;
@@ -40,7 +40,7 @@ use service::SchedulerService;
 use wake_timer::WakeTimer;
 use worker_channels::WorkerChannels;
 
-/// How often results that are older than `result_ttl` are forgotten, at the least.
+/// The longest time between two deletions of results that are older than `result_ttl`.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A running scheduler.
@@ -74,7 +74,7 @@ impl Scheduler {
         let opened = tokio::task::spawn_blocking(move || store::open(&data_dir)).await;
         let (store, image) = opened.map_err(NodeError::failed)?.map_err(NodeError::failed)?;
 
-        // The machine sends to HTTP workers, and they answer it: whichever is first knows the other later.
+        // The machine and the HTTP workers send to each other: the workers are opened first and get the machine later.
         let core_cell = Arc::new(OnceLock::<Weak<SchedulerCore>>::new());
         let weak_core = core_cell.clone();
         let on_message = Arc::new(move |worker, message| {
@@ -84,8 +84,8 @@ impl Scheduler {
         });
         let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
-        let side = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
-        let http = HttpWorkers::open(settings::http_workers(config, address), side)
+        let handle = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
+        let http = HttpWorkers::open(settings::http_workers(config, address), handle)
             .map_err(NodeError::failed)?;
         let channels = Arc::new(WorkerChannels::new(objects.clone()));
         let names = Arc::new(WorkerNames::default());
@@ -120,7 +120,7 @@ impl Scheduler {
         let stop = CancellationToken::new();
         let wake_timer =
             WakeTimer { core: core.clone(), id, settings: config.settings.clone(), table };
-        // It stops last: what the others still want durable is committed.
+        // It stops last, so that the records of the other parts are still committed.
         let wake_timer_stop = CancellationToken::new();
         let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));
         tokio::spawn(objects.clone().receive(net.clone(), offers));
@@ -154,13 +154,13 @@ impl Scheduler {
         &self.discovery
     }
 
-    /// Why this scheduler should get no requests at present.
+    /// Why this scheduler is not ready at present.
     pub(crate) fn problems(&self) -> impl Fn() -> Vec<String> + Send + Sync + 'static {
         let service = self.service.clone();
         move || hypha_api::SchedulerApi::problems(&service)
     }
 
-    /// Stops taking requests, commits what was taken, and returns.
+    /// Stops taking requests, commits those that were taken, and returns.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.api.await;
@@ -169,7 +169,7 @@ impl Scheduler {
     }
 }
 
-/// A worker is reached over HTTP, or over its stream.
+/// Sends to workers over HTTP or over their channels.
 struct WorkerTransport {
     channels: Arc<WorkerChannels>,
     http: HttpWorkers,
@@ -202,8 +202,8 @@ impl Transport for WorkerTransport {
     }
 }
 
-/// Tells a new machine of those of `workers` that were removed, so that they can be taken again although nobody finds
-/// them. Returns which they are.
+/// Adds those of `workers` that were removed to a new machine, so that they can be readmitted although discovery does
+/// not find them. Returns their ids.
 fn add_removed_workers(
     machine: &mut hypha_engine::Scheduler,
     workers: Vec<Arc<Worker>>,
@@ -220,7 +220,7 @@ fn add_removed_workers(
     removed
 }
 
-/// Takes the table for the mode `lookup_table` into use, and the mode if it was chosen before.
+/// Sets the table for the mode `lookup_table`, and the mode if one was chosen before.
 fn apply_lookup_table(
     machine: &mut hypha_engine::Scheduler,
     table: &LookupTable,
@@ -228,14 +228,14 @@ fn apply_lookup_table(
     now: Time,
     step: &mut SchedulerStep,
 ) {
-    let ask = SchedulerEvent::CommandReceived;
-    machine.step(now, ask(Command::SetTable(table.clone())), step);
+    let event = SchedulerEvent::CommandReceived;
+    machine.step(now, event(Command::SetTable(table.clone())), step);
     if let Some(mode) = mode {
-        machine.step(now, ask(Command::SetMode(mode)), step);
+        machine.step(now, event(Command::SetMode(mode)), step);
     }
 }
 
-/// Registers a configured server, as soon as it is there.
+/// Registers a configured back end as soon as it can be.
 async fn register_configured(service: SchedulerService, server: NewBackEnd) {
     let url = server.config.url.clone();
     loop {
@@ -259,7 +259,7 @@ async fn register_configured(service: SchedulerService, server: NewBackEnd) {
     }
 }
 
-/// An operator removed a configured server: it is told of, so that it can be taken again, and not used.
+/// Adds a configured back end that an operator has removed: it is not used, and can be readmitted.
 fn report_removed(service: &SchedulerService, url: &str, worker: Arc<Worker>) {
     let id = worker.id;
     tracing::warn!(
@@ -272,10 +272,10 @@ fn report_removed(service: &SchedulerService, url: &str, worker: Arc<Worker>) {
     service.http.mark_removed(id);
 }
 
-/// How long after a failure a configured server is tried again.
+/// How long after a failure the registration of a configured back end is retried.
 const REGISTER_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Forgets results whose time is over.
+/// Deletes results that are older than `ttl`.
 async fn expire_results(store: AnyStore, objects: Objects, clock: Clock, ttl: Duration) {
     loop {
         tokio::time::sleep(EXPIRY_INTERVAL.min(ttl)).await;

@@ -1,4 +1,4 @@
-//! A configuration in the words of the crates that it steers.
+//! Converts a configuration into the settings of the crates that it configures.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::NodeError;
 
-/// Libraries whose own lines say nothing that ours do not; the configured filter may bring them back.
+/// Silences libraries whose log lines add nothing to ours; the configured filter can enable them again.
 const LIBRARY_LOG_FILTER: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
 
 pub(crate) fn files(network: &NetworkConfig) -> CertificateFiles {
@@ -31,7 +31,7 @@ pub(crate) fn files(network: &NetworkConfig) -> CertificateFiles {
     }
 }
 
-/// A secret from a file: one line, without its end.
+/// Reads a secret from a file: one line, without white space around it.
 pub(crate) fn secret(path: &Path) -> Result<String, NodeError> {
     let read = std::fs::read_to_string(path);
     let text = read.map_err(|error| {
@@ -43,27 +43,27 @@ pub(crate) fn secret(path: &Path) -> Result<String, NodeError> {
     }
 }
 
-/// The table for the predictor's mode `lookup_table`: JSON or CSV, by the name of the file.
+/// The table for the predictor's mode `lookup_table`: JSON or CSV, by the extension of the file.
 ///
-/// Without one, that mode falls back to what was measured, as it does for models that a table does not have.
+/// Without one, that mode falls back to measured run times, as it does for models that are not in the table.
 pub(crate) fn lookup_table(path: Option<&Path>) -> Result<LookupTable, NodeError> {
     let Some(path) = path else { return Ok(LookupTable::empty()) };
-    let wrong = |problem: &dyn Display| {
+    let invalid = |problem: &dyn Display| {
         NodeError::configuration(format!("lookup_table {}: {problem}", path.display()))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| invalid(&error))?;
     let table = match path.extension().is_some_and(|extension| extension == "json") {
         true => LookupTable::from_json(&text),
         false => LookupTable::from_csv(&text),
     };
-    table.map_err(|error| wrong(&error))
+    table.map_err(|error| invalid(&error))
 }
 
-/// Connections that wait to be accepted: a batch client may open hundreds at once, and more would be reset.
+/// Connections that wait to be accepted: a batch client may open hundreds at once; connections beyond it are reset.
 const BACKLOG: u32 = 1_024;
 
-/// The listener of a scheduler's API. The default port may be taken by another scheduler on this machine; that is
-/// an error too: clients would talk to the other one.
+/// The listener of a scheduler's API. If another scheduler on this machine has taken the default port, that is an error
+/// too: clients would connect to the other one.
 pub(crate) fn listen(api: &ApiConfig) -> Result<TcpListener, NodeError> {
     let address = api.bind_address;
     let listen = || {
@@ -95,14 +95,14 @@ pub(crate) fn api(
     });
     tls.as_ref().map_or(Ok(()), hypha_api::TlsFiles::check).map_err(NodeError::configuration)?;
     Ok(hypha_api::Settings {
-        // An input that no worker could be sent would be accepted in vain.
+        // A larger input could not be sent to any worker.
         max_request_bytes: usize::try_from(given.max_request_bytes)
             .unwrap_or(usize::MAX)
             .min(hypha_wire::dispatch::MAX_PAYLOAD_BYTES),
         tokens: tokens.map_err(NodeError::configuration)?,
         tls,
         task_timeout: config.settings.task_timeout,
-        // Whoever is away is looked at once in this time: one that is only restarted is found well by the second look.
+        // An unreachable back end is checked once in this time; one that only restarts passes the second check.
         unschedulable_timeout: config.settings.health_check_timeout.times(2),
         version,
         ..hypha_api::Settings::default()
@@ -112,7 +112,7 @@ pub(crate) fn api(
 /// The settings of workers that are reached over HTTP, for a scheduler whose API is at `address`.
 pub(crate) fn http_workers(config: &SchedulerConfig, address: SocketAddr) -> HttpSettings {
     let scheme = if config.api.tls.is_some() { "https" } else { "http" };
-    // Instances on this machine reach an address that means "all" at the loopback one; others need `public_url`.
+    // If the API listens on all addresses, instances on this machine use the loopback one; others need `public_url`.
     let reached = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
         IpAddr::V6(ip) if ip.is_unspecified() => {
@@ -131,7 +131,7 @@ pub(crate) fn http_workers(config: &SchedulerConfig, address: SocketAddr) -> Htt
     }
 }
 
-/// A configured HTTP server in the words of the crate that calls it.
+/// Converts a configured back end.
 pub(crate) fn back_end(config: &BackendConfig) -> Result<NewBackEnd, NodeError> {
     Ok(NewBackEnd {
         config: BackEndSettings {

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks a node to stop, the second stops it at once.
+//! SIGTERM and SIGINT: the first requests a graceful stop, the second ends the process at once.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::NodeError;
 /// What a shell reports for a process that a second Ctrl-C ended.
 const EXIT_CODE_INTERRUPTED: i32 = 130;
 
-/// Signals this close are one.
+/// Signals that arrive within this time count as one.
 const COALESCE_WINDOW: Duration = Duration::from_millis(150);
 
 pub(crate) struct Signals {
@@ -28,7 +28,7 @@ impl Signals {
         })
     }
 
-    /// Takes what arrives together with the first for one signal: `timeout` and some shells signal a process and its
+    /// Drops signals that arrive together with the first: `timeout` and some shells signal a process and also its
     /// group.
     pub(crate) async fn coalesce(&mut self) {
         let _ = tokio::time::timeout(COALESCE_WINDOW, async {
@@ -39,7 +39,7 @@ impl Signals {
         .await;
     }
 
-    /// Waits for the next of the two.
+    /// Waits for the next signal, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -47,7 +47,7 @@ impl Signals {
         }
     }
 
-    /// From now on a signal ends the process without further ado.
+    /// From now on, a signal ends the process at once.
     pub(crate) fn exit_on_next_signal(mut self) {
         tokio::spawn(async move {
             let signal = self.next().await;

@@ -1,4 +1,4 @@
-//! What a node says of itself over HTTP: `/metrics`, `/healthz`, `/readyz` and `/peers`.
+//! The status of a node over HTTP: `/metrics`, `/healthz`, `/readyz` and `/peers`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,7 +27,7 @@ pub(crate) struct Status {
     metrics: Metrics,
     needs_gateway: bool,
     gateways: Mutex<BTreeMap<String, bool>>,
-    /// What else may be wrong, by whoever knows.
+    /// Problems that the role of the node reports.
     extra_problems: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
 }
 
@@ -44,7 +44,7 @@ impl Status {
         Status { role, version, since, net, metrics, needs_gateway, gateways, extra_problems }
     }
 
-    /// From now on this is asked too. Only the first counts.
+    /// Adds the problems that the role of the node reports. Only the first call has an effect.
     pub(crate) fn set_extra_problems(
         &self,
         problems: impl Fn() -> Vec<String> + Send + Sync + 'static,
@@ -52,7 +52,7 @@ impl Status {
         let _ = self.extra_problems.set(Box::new(problems));
     }
 
-    /// A gateway is connected, or no longer.
+    /// Records whether a gateway is connected.
     pub(crate) fn set_gateway_connected(&self, address: Multiaddr, connected: bool) {
         let mut gateways = self.gateways.lock().unwrap_or_else(PoisonError::into_inner);
         gateways.insert(address.to_string(), connected);
@@ -81,8 +81,8 @@ impl Status {
     }
 }
 
-/// Starts to serve. The default port may be taken by another node on this machine; then any free one does. A
-/// configured one must be free.
+/// Starts to serve. If another node on this machine has taken the default port, any free one is used. A configured port
+/// must be free.
 pub(crate) async fn serve(status: Arc<Status>, observe: &ObserveConfig) -> Result<(), NodeError> {
     let wanted = observe.metrics_address;
     let listener = match TcpListener::bind(wanted).await {

@@ -1,4 +1,4 @@
-//! A worker: says what it offers, runs what the holder of its lease dispatches, and reports.
+//! A worker: publishes what it offers, runs the attempts that the holders of its leases dispatch, and reports.
 
 mod channels;
 mod cores;
@@ -33,7 +33,7 @@ use objects::Uploads;
 pub use runners::LAUNCHER_SUBCOMMAND;
 use runners::Runners;
 
-/// Messages to the worker's own surface that wait for it.
+/// Messages queued for the worker's own task instance.
 const MAX_LOCAL_MESSAGES: usize = 4_096;
 
 /// A running worker.
@@ -58,7 +58,7 @@ pub(crate) async fn start(
     };
     if worker.executors.is_empty() {
         tracing::warn!(
-            "no [[executors]] are configured: this worker will be found, and can run nothing"
+            "no [[executors]] are configured: this worker is found, and can run nothing"
         );
     }
     let unusable = |error| {
@@ -139,7 +139,7 @@ async fn serve_instance(
 }
 
 impl RunningWorker {
-    /// Gives back what is not finished, ends everything that runs, and returns when it is gone.
+    /// Returns unfinished attempts to their schedulers, stops all runs, and waits until they have ended.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let _ = self.machine_loop.await;

@@ -1,15 +1,14 @@
-//! How many tasks a second can be made durable and what that costs, and how long a restart takes.
+//! Measures how many tasks a second can be made durable, at what cost, and how long a restart takes.
 //!
-//! `cycle/N`: steps as a busy scheduler makes them, each with N tasks accepted and tried and the N of the step
-//! before ended, in one commit; two commits are under way at a time. `apart/N`: the same tasks with a commit,
-//! and a wait for the disk, for each of the three. `submits`: 64 clients that each submit one task and wait.
-//! Then a store with a million queued tasks: what opening it takes of time and memory, and what lists over
-//! it cost.
+//! `cycle/N`: steps of a busy scheduler, each of which accepts and dispatches N tasks and ends the N of the step
+//! before, in one commit; two commits are in flight at a time. `apart/N`: the same tasks with a commit, and a wait for
+//! the disk, for each of the three. `submits`: 64 clients that each submit one task and wait. `million`: a store with a
+//! million queued tasks: the time and memory to open it, and the cost of lists.
 //!
-//! On the disk of the temporary directory: a memory file system shows what the processor needs. Names after
-//! `--` choose: `cycle`, `apart`, `submits`, `million`.
+//! Uses the disk of the temporary directory: a memory file system shows what the processor needs. Names after
+//! `--` select benchmarks: `cycle`, `apart`, `submits`, `million`.
 
-#![allow(clippy::unwrap_used)] // of what is written here
+#![allow(clippy::unwrap_used)] // a failed benchmark may panic
 
 use std::path::Path;
 use std::process::Command;
@@ -27,10 +26,10 @@ use hypha_store::{Filter, Store, StoreError};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-/// How long each is repeated.
+/// How long each benchmark runs.
 const LONG: Duration = Duration::from_secs(4);
 const QUEUED: u64 = 1_000_000;
-/// Set in the process of which the memory is measured, with the path of the store.
+/// Set to the path of the store in the process whose memory is measured.
 const RESTART: &str = "HYPHA_STORE_BENCH_RESTART";
 const CLIENTS: usize = 64;
 
@@ -125,7 +124,7 @@ async fn durable(committing: PendingCommit) {
 }
 
 async fn cycles(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
-    let (mut before, mut under_way) = (Vec::new(), None);
+    let (mut before, mut in_flight) = (Vec::new(), None);
     let (begin, mut tasks) = (Instant::now(), 0);
     while begin.elapsed() < LONG {
         tasks += batch;
@@ -140,11 +139,11 @@ async fn cycles(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
         let ended = std::mem::replace(&mut before, accepted);
         records.extend(ended.into_iter().map(|id| maker.finished(id)));
         let committing = start_commit(store, records);
-        if let Some(earlier) = under_way.replace(committing) {
+        if let Some(earlier) = in_flight.replace(committing) {
             durable(earlier).await;
         }
     }
-    if let Some(last) = under_way {
+    if let Some(last) = in_flight {
         durable(last).await;
     }
     tasks
@@ -156,8 +155,8 @@ async fn apart(store: &Store, maker: &mut Maker, batch: u64) -> u64 {
         tasks += batch;
         let (ids, records): (Vec<_>, Vec<_>) = (0..batch).map(|_| maker.accepted()).unzip();
         durable(start_commit(store, records)).await;
-        let tried = ids.iter().map(|id| maker.attempted(*id)).collect();
-        durable(start_commit(store, tried)).await;
+        let dispatched = ids.iter().map(|id| maker.attempted(*id)).collect();
+        durable(start_commit(store, dispatched)).await;
         let ended = ids.iter().map(|id| maker.finished(*id)).collect();
         durable(start_commit(store, ended)).await;
     }
@@ -183,7 +182,7 @@ async fn submits(store: Arc<Store>) -> u64 {
     clients.join_all().await.into_iter().sum()
 }
 
-/// Processor time of the threads with this name so far; zero where the system does not say.
+/// Processor time of the threads with this name so far; zero where the system does not report it.
 fn processor_time(name: &str) -> Duration {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let mine = threads.filter(|thread| {
@@ -196,7 +195,7 @@ fn processor_time(name: &str) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Megabytes of main memory that this process holds, and the most that it has held.
+/// The resident memory of this process in megabytes, and its peak.
 fn memory() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name));
@@ -252,7 +251,7 @@ fn million(runtime: &Runtime, dir: &Path) {
     lists(runtime, &store, "ended");
 }
 
-/// Every page of lists that find nothing, one after another.
+/// Reads lists page by page; all but the first filter match few tasks or none.
 fn lists(runtime: &Runtime, store: &Store, what: &str) {
     let state = |state| Filter { state: Some(state), ..Filter::default() };
     let worker = WorkerId::new(Time::ZERO, &mut Rng::new(99));
@@ -283,7 +282,7 @@ fn lists(runtime: &Runtime, store: &Store, what: &str) {
     }
 }
 
-/// In a process of its own, where nothing else has used memory.
+/// Runs in a process of its own, where nothing else has used memory.
 fn restart(path: &Path) {
     let begin = Instant::now();
     let (store, recovered) = Store::open(path).unwrap();
@@ -298,7 +297,7 @@ fn main() {
     if let Some(path) = std::env::var_os(RESTART) {
         return restart(Path::new(&path));
     }
-    // Cargo adds an option of its own.
+    // Cargo adds an option.
     let chosen: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
     let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|it| it == name);
     let runtime = Runtime::new().unwrap();

@@ -1,21 +1,20 @@
-//! What can go wrong with a store.
+//! Errors of a store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why the store did not do what it was asked. Cheap to clone: one failed transaction is the answer to
-/// many commits.
+/// Why a request to the store failed. Cheap to clone: one failed transaction fails many commits.
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
-    /// Somebody else has it open.
+    /// Another process has the file open.
     #[error(
         "another scheduler is using `{}`; stop it, or give this one a data_dir of its own",
         .0.display()
     )]
     InUse(PathBuf),
-    /// It was written by a later version.
+    /// A later version wrote the file.
     #[error(
         "`{}` has schema version {found}, and this program knows versions up to {known}; run the \
          program that wrote it, or a later one",
@@ -24,18 +23,18 @@ pub enum StoreError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The version in the file.
         found: i64,
-        /// What we know.
+        /// The latest version that this program knows.
         known: i64,
     },
-    /// It is a database, and not ours.
+    /// The file is not a database of a scheduler.
     #[error(
         "`{}` is not the database of a scheduler; move it away, or choose another data_dir",
         .0.display()
     )]
     Foreign(PathBuf),
-    /// There is no room.
+    /// The disk, or the limit in [`crate::Options`], is full.
     #[error("there is no room for the scheduler's database ({0}); make room on its disk")]
     Full(Arc<rusqlite::Error>),
     /// The file cannot be created or locked.
@@ -49,26 +48,26 @@ pub enum StoreError {
     /// SQLite failed.
     #[error("the scheduler's database failed: {0}; check its disk")]
     Database(Arc<rusqlite::Error>),
-    /// Something cannot be written as, or read from, a row.
+    /// A value cannot be converted to or from a row.
     #[error(
         "{what} in the scheduler's database cannot be converted: {cause}; restore the file from a \
          copy, or move it away to start empty"
     )]
     Row {
-        /// What.
+        /// The value.
         what: &'static str,
         /// Why.
         cause: String,
     },
-    /// An earlier transaction failed, and what was asked since may depend on it.
+    /// An earlier transaction failed, and this commit may depend on it.
     #[error("commits are refused since an earlier write failed: {0}")]
     Stopped(Arc<StoreError>),
-    /// More is to be stored than the disk takes.
+    /// Commits arrive faster than the disk can write them.
     #[error(
         "too many commits are pending for the scheduler's database; check how busy its disk is"
     )]
     Busy,
-    /// The writer has ended.
+    /// The writer thread has ended.
     #[error("the store is closed; restart the scheduler")]
     Closed,
 }

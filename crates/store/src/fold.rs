@@ -1,6 +1,6 @@
-//! Many changes as few: what a group of records does to each task and each worker, once.
+//! Folds a group of records into one change per task and per worker.
 //!
-//! A task that is accepted, tried and ended between two transactions is one row written, not four.
+//! A task that is accepted, attempted and ended between two transactions costs one written row, not four.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use hypha_model::{Epoch, Fence, TaskId, Time, Worker, WorkerId};
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
 
-/// See the head of this file. In the order of ids, so that neighbours in the tables are written together.
+/// See the module documentation. Ordered by id, so that neighbours in the tables are written together.
 #[derive(Default)]
 pub(crate) struct RecordGroup {
     pub(crate) tasks: BTreeMap<TaskId, TaskChange>,
-    /// `None` is a worker that was forgotten.
+    /// `None` for a worker that was forgotten.
     pub(crate) workers: BTreeMap<WorkerId, Option<(Arc<Worker>, Health)>>,
-    /// When a worker was removed; `None` is one that may be taken again.
+    /// When a worker was removed; `None` for one that was readmitted.
     pub(crate) removed: BTreeMap<WorkerId, Option<Time>>,
     pub(crate) epoch: Option<Epoch>,
     pub(crate) strategy: Option<Strategy>,
@@ -24,7 +24,7 @@ pub(crate) struct RecordGroup {
     pub(crate) predictor: Option<Box<Snapshot>>,
 }
 
-/// What happens to one task.
+/// The changes to one task.
 #[derive(Default)]
 pub(crate) struct TaskChange {
     pub(crate) accepted: Option<Arc<AcceptedTask>>,
@@ -32,16 +32,16 @@ pub(crate) struct TaskChange {
     pub(crate) failures: Option<u32>,
     pub(crate) not_before: Option<Time>,
     pub(crate) failed: Option<FailedAttempts>,
-    /// Every change but the first sets it, so `None` means none as well for a task that is new.
+    /// Every change except the acceptance sets it, so for a new task `None` means that it has no attempt.
     pub(crate) current: Option<StoredAttempt>,
-    /// What is said of an attempt that was handed over in an earlier transaction.
+    /// Updates of an attempt that was dispatched in an earlier transaction.
     pub(crate) began: Vec<(Fence, Option<Time>, Option<Arc<str>>)>,
     pub(crate) finished: Option<Arc<FinishedTask>>,
 }
 
 impl RecordGroup {
-    /// Whether `record` may be added. Not if it accepts a task of which something else was said before:
-    /// whether that counts depends on rows that are not known here.
+    /// Whether `record` may be added. Not if it accepts a task that has earlier changes in this group: whether those
+    /// count depends on rows that are unknown here.
     pub(crate) fn accepts(&self, record: &Record) -> bool {
         match record {
             Record::Accepted(task) => {
@@ -51,7 +51,7 @@ impl RecordGroup {
         }
     }
 
-    /// Adds what [`RecordGroup::accepts`].
+    /// Adds a record that [`RecordGroup::accepts`].
     pub(crate) fn add(&mut self, record: Record) {
         match record {
             Record::Started { epoch } => self.epoch = Some(epoch),
@@ -69,7 +69,7 @@ impl RecordGroup {
                 let has_progress = change.has_progress();
                 match &mut change.current {
                     Some(current) => current.update(fence, started, handle.as_ref()),
-                    // Said before it was given up, or of one that is handed over no longer.
+                    // An update of an attempt that was abandoned since, or of an earlier one.
                     None if has_progress => {}
                     None => change.began.push((fence, started, handle)),
                 }
@@ -105,7 +105,7 @@ impl RecordGroup {
 }
 
 impl TaskChange {
-    /// Whether there is more than the acceptance.
+    /// Whether there is a change besides the acceptance.
     pub(crate) fn has_progress(&self) -> bool {
         self.attempts.is_some() || self.failures.is_some() || self.finished.is_some()
     }

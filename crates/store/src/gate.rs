@@ -1,28 +1,28 @@
-//! Whether the commits of one machine can succeed: not after one of them was lost, until the machine begins anew.
+//! Whether the commits of one machine can succeed. After one was lost, all fail until the machine restarts.
 //!
-//! Each machine has a gate of its own. A transaction that fails closes those of the machines that had a part in it; the
+//! Each machine has its own gate. A failed transaction closes the gates of the machines that took part in it; the
 //! others have lost nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::StoreError;
 
-/// See the head of this file. Shared by a machine's journal and its commits.
+/// See the module documentation. Shared by a machine's journal and its commits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommitGate(Arc<Mutex<Option<StoreError>>>);
 
 impl CommitGate {
-    /// Why commits cannot succeed, if they cannot.
+    /// Why commits fail, if they do.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         self.lock().clone()
     }
 
-    /// A commit was lost; the first reason counts.
+    /// A commit was lost. The first reason is kept.
     pub(crate) fn close(&self, why: &StoreError) {
         self.lock().get_or_insert_with(|| why.clone());
     }
 
-    /// The machine begins anew.
+    /// The machine restarts from its durable state.
     pub(crate) fn open(&self) {
         *self.lock() = None;
     }

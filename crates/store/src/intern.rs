@@ -1,27 +1,26 @@
-//! Names that many tasks have in common, kept once: a million queued tasks name few models.
+//! Keeps names that many tasks share once: a million queued tasks name few models.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use hypha_model::{Metadata, MetadataValue, Name, TaskSpec};
 
-/// Names of each kind that are remembered. Where there are more, tasks have little in common, and each keeps
-/// its own.
+/// The maximum number of interned names of each kind. Beyond it tasks have little in common, and each keeps its own.
 const MAX_NAMES: usize = 10_000;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Interner {
     /// Models, executors, tenants.
     names: HashSet<Name>,
     /// Keys and categories of metadata.
     texts: HashSet<Arc<str>>,
-    /// What is kept of a tenant's tasks that have ended.
+    /// The specification that a tenant's ended tasks share.
     ended: HashMap<Option<Name>, Arc<TaskSpec>>,
 }
 
 impl Interner {
-    /// Replaces what `spec` has in common with earlier ones.
+    /// Replaces names in `spec` by equal ones of earlier specifications.
     pub(crate) fn intern(&mut self, spec: &mut TaskSpec) {
         let requirement = &mut spec.requirement;
         let names = [&mut requirement.model, &mut requirement.executor, &mut spec.tenant];
@@ -36,13 +35,13 @@ impl Interner {
             };
             (self.intern_text(key), value)
         });
-        // It was within its bounds before.
+        // The same entries were valid before.
         if let Ok(metadata) = Metadata::new(entries) {
             spec.metadata = metadata;
         }
     }
 
-    /// A specification that says whose task it was, and no more.
+    /// A specification with the tenant and nothing else.
     pub(crate) fn ended_spec(&mut self, tenant: Option<Name>) -> Arc<TaskSpec> {
         if let Some(known) = self.ended.get(&tenant) {
             return Arc::clone(known);
@@ -114,11 +113,11 @@ mod tests {
     fn ended_tasks_of_a_tenant_share_one_specification() {
         let mut names = Interner::default();
         let mut ended = |tenant: &str| names.ended_spec(tenant.parse().ok());
-        let (acme, other, nobody) = (ended("acme"), ended("other"), ended(""));
-        assert!(Arc::ptr_eq(&acme, &ended("acme")) && Arc::ptr_eq(&nobody, &ended("")));
+        let (acme, other, none) = (ended("acme"), ended("other"), ended(""));
+        assert!(Arc::ptr_eq(&acme, &ended("acme")) && Arc::ptr_eq(&none, &ended("")));
         assert_eq!(acme.tenant, "acme".parse().ok());
         assert_eq!(other.tenant, "other".parse().ok());
-        assert_eq!(nobody.tenant, None);
+        assert_eq!(none.tenant, None);
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! What a scheduler makes durable: rows in SQLite, many changes in one transaction.
+//! Makes a scheduler's state durable: rows in SQLite, many changes in one transaction.
 //!
-//! [`Store`] is the [`SchedulerStore`] of one file. It takes the records of other machines as well, as rows by key:
+//! [`Store`] is the [`SchedulerStore`] of one file. It also stores the records of other machines, as rows by key:
 //! [`Store::machine`].
 //!
-//! One thread writes. It takes every commit that waits, makes all of them durable in one transaction with
-//! one wait for the disk, and then answers each. Questions are asked beside it and never wait for it.
+//! One thread writes. It takes all pending commits, makes them durable in one transaction with one wait for the disk,
+//! and then acknowledges each. Queries run on other connections and never wait for it.
 //!
-//! **What was acknowledged is on the disk, and nothing is acknowledged that may depend on what is not.**
-//! After a failed transaction every commit of the machines that had a part in it fails, until each begins a new
-//! life from what is on the disk: [`Store::recover`].
+//! **Acknowledged commits are on the disk, and no commit is acknowledged that may depend on one that is not.**
+//! After a failed transaction, every commit of the machines that took part in it fails until the machine restarts from
+//! the state on the disk: [`Store::recover`].
 
 mod error;
 mod fold;
@@ -46,21 +46,20 @@ use gate::CommitGate;
 use read::Readers;
 use writer::{Commit, Records, Writer, WriterRequest, submit};
 
-/// Commits that wait for the writer. A driver has few under way, each of many records.
+/// Pending commits in the writer's queue. A driver has few in flight, each of many records.
 const MAX_WAITING: usize = 1_024;
 
-/// Choices about a store.
+/// Options of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The most that the database may take of the disk, without its log, at least some megabytes; `None` for
-    /// as much as there is.
+    /// The maximum size of the database without its log, at least some megabytes; `None` if only the disk limits it.
     pub max_bytes: Option<u64>,
 }
 
-/// See the head of this crate. Dropping it waits until everything that was asked is done.
+/// See the crate documentation. Dropping it waits until all requests are done.
 #[derive(Debug)]
 pub struct Store {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     requests: Option<mpsc::Sender<WriterRequest>>,
     readers: Arc<Readers>,
     gate: CommitGate,
@@ -68,13 +67,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store at `path`, or makes a new one, and reads what a scheduler begins with. Takes some
-    /// seconds for a million open tasks; refuses a file that another scheduler uses.
+    /// Opens the store at `path`, or creates it, and reads the state that a scheduler starts from. Takes some
+    /// seconds for a million open tasks. Refuses a file that another scheduler uses.
     pub fn open(path: &Path) -> Result<(Store, Recovered), StoreError> {
         Store::open_with(path, Options::default())
     }
 
-    /// Opens it with these options.
+    /// The same with options.
     pub fn open_with(path: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
         let lock = schema::lock(path)?;
         let connection = schema::writer(path, &options)?;
@@ -92,8 +91,8 @@ impl Store {
         Ok((Store { requests: Some(requests), readers, gate, writer: Some(writer) }, recovered))
     }
 
-    /// The journal of the machine with this name, and its rows. The name is in the file: it never changes. One
-    /// machine has it at a time.
+    /// The journal of the machine with this name, and its rows. The name is stored in the file, so it must never
+    /// change. Only one machine may use it at a time.
     pub async fn machine(&self, name: Name) -> Result<(MachineStore, Rows), StoreError> {
         let requests = self.requests.as_ref().ok_or(StoreError::Closed)?.downgrade();
         let machine = name.clone();
@@ -107,9 +106,9 @@ impl Store {
         self.gate.failure().map_or(Ok(()), Err)
     }
 
-    /// After a failure: tries whether there is room again, and reads what is on the disk. If both succeed,
-    /// commits are taken again. They must come from a scheduler that began with what is returned: the one
-    /// before has seen changes that are lost.
+    /// After a failure: checks whether the disk has room again, and reads the durable state. If both succeed,
+    /// commits are accepted again. They must come from a scheduler that starts from the returned state: the previous
+    /// one has seen changes that are lost.
     pub async fn recover(&self) -> Result<Recovered, StoreError> {
         let (done, recovered) = oneshot::channel();
         self.send_request(WriterRequest::Recover { gate: self.gate.clone(), done }).await?;
@@ -130,8 +129,8 @@ impl Store {
         self.readers.query(move |connection| read::by_key(connection, tenant.as_ref(), &key)).await
     }
 
-    /// Tasks that pass `filter`, the latest first, at most `limit` and [`MAX_PAGE`] of them, from behind
-    /// `behind` on.
+    /// Tasks that match `filter`, the latest first, at most `limit` and at most [`MAX_PAGE`] of them, starting after
+    /// the task `behind`.
     pub async fn list(
         &self,
         filter: Filter,
@@ -141,8 +140,8 @@ impl Store {
         self.readers.query(move |connection| list::list(connection, &filter, behind, limit)).await
     }
 
-    /// Forgets tasks that ended before `time`, with their results and keys, and says how many. In small
-    /// transactions, between which commits have their turn.
+    /// Deletes tasks that ended before `time`, with their results and keys, and returns how many. Uses small
+    /// transactions, so that commits run in between.
     pub async fn forget_finished_before(&self, time: Time) -> Result<u64, StoreError> {
         let (mut tasks, mut after) = (0, None);
         loop {
@@ -166,8 +165,8 @@ impl Store {
 impl Journal<Record> for Store {
     type Error = StoreError;
 
-    /// `done` is called on the thread that writes, and the next commits wait until it returns. If too many wait
-    /// already, it is called here and now.
+    /// `done` is called on the writer thread, and later commits wait until it returns. If too many commits are
+    /// pending, it is called immediately, on the caller's thread.
     fn commit(&self, records: Vec<Record>, done: CommitCallback<StoreError>) {
         let records = Records::Scheduler(records);
         submit(self.requests.as_ref(), Commit { records, gate: self.gate.clone(), done });
@@ -217,9 +216,9 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.requests = None;
         let Some(writer) = self.writer.take() else { return };
-        // What is called after a commit may be the last to hold the store: the thread does not wait for itself.
+        // A commit's callback may hold the last reference to the store: the writer thread must not join itself.
         if writer.thread().id() != std::thread::current().id() {
-            // If it panicked there is nothing left to wait for.
+            // After a panic there is nothing left to wait for.
             let _ = writer.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Lists of tasks: which table they go through, and how far one question goes.
+//! Lists of tasks: which table a query scans, and how many rows.
 
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, MAX_PAGE, Page};
@@ -9,9 +9,9 @@ use crate::error::StoreError;
 use crate::row_keys;
 use crate::rows::{TASK_COLUMNS, micros, state_number, task, task_id};
 
-/// Inputs and results on a page, or one task's more: what an answer may take of memory.
+/// The memory that a page may take: bytes of inputs and results. One task may exceed it.
 const MAX_PAGE_BYTES: usize = 8 << 20;
-/// Rows that one question looks at: some tens of milliseconds, during which the log cannot be cut back.
+/// Rows that one query scans: some tens of milliseconds, during which the log cannot be truncated.
 const MAX_SCANNED: i64 = 50_000;
 
 pub(crate) fn list(
@@ -52,7 +52,7 @@ fn list_within(
         stop.unwrap_or(since),
         limit as i64,
         tenant_of(filter),
-        // Places are those of the whole millisecond.
+        // The row key of `since` is rounded down to the millisecond.
         filter.since.map_or(0, micros),
         filter.model.as_ref().map(Name::as_str),
         filter.worker.map(|id| *id.uuid().as_bytes()),
@@ -77,25 +77,25 @@ fn id_at(connection: &Connection, place: i64) -> Result<TaskId, StoreError> {
     Ok(task_id(statement.query_row([place], |row| row.get(0))?))
 }
 
-/// The table that a list goes through by place, and what it needs of the others.
+/// The table that a list scans by row key, and the joins and conditions that it needs.
 struct Scan {
     table: &'static str,
     alias: &'static str,
-    /// An index of those in the state, or of the tenant, if there is one. SQLite would not choose it by itself.
+    /// An index of the state or of the tenant, if there is one. SQLite would not choose it by itself.
     index: &'static str,
-    /// What that leads to, in terms of that table alone: rows that it leads past are not looked at.
+    /// The condition of that index, in columns of this table alone: rows that the index skips are not scanned.
     indexed: String,
-    /// CROSS JOIN keeps SQLite from going through the other table instead.
+    /// CROSS JOIN keeps SQLite from scanning the other table instead.
     joins: &'static str,
-    /// The condition of the tenant, which is `?4` if it has a name.
+    /// The condition for the tenant, whose name is `?4` if there is one.
     tenant: &'static str,
-    /// The condition of the state.
+    /// The condition for the state.
     state: String,
-    /// Where the worker is.
+    /// The column of the worker.
     worker: &'static str,
 }
 
-/// The name of the tenant, if it is to have one.
+/// The name of the tenant, if the filter has one.
 fn tenant_of(filter: &Filter) -> Option<&str> {
     filter.tenant.as_ref()?.as_ref().map(Name::as_str)
 }
@@ -103,7 +103,7 @@ fn tenant_of(filter: &Filter) -> Option<&str> {
 impl Scan {
     fn of(filter: &Filter) -> Scan {
         let number = filter.state.map_or(0, state_number);
-        // Mentioned wherever it does not matter, so that every statement has the same parameters.
+        // Used where the tenant does not matter, so that every statement has the same parameters.
         let any_tenant_sql = "?4 IS NULL";
         let tenant = match &filter.tenant {
             None => any_tenant_sql,
@@ -126,7 +126,7 @@ impl Scan {
             worker: "coalesce(e.worker, o.worker)",
         };
         match filter.state {
-            // Through all that is the tenant's, whatever its state: others' tasks cost it nothing.
+            // Scans all tasks of the tenant in any state; tasks of other tenants cost nothing.
             _ if tenant_of(filter).is_some() => Scan {
                 index: "INDEXED BY tasks_of_tenant",
                 indexed: tenant.to_owned(),
@@ -135,7 +135,7 @@ impl Scan {
             None => through_tasks,
             Some(state) if state.is_final() => {
                 let is_usual = state == TaskState::Completed;
-                // SQLite takes a partial index only if the index's own condition is repeated.
+                // SQLite uses a partial index only if the query repeats the index's own condition.
                 let unusual = format!("e.state = {number} AND e.state > 3");
                 Scan {
                     table: "ends",
@@ -167,7 +167,7 @@ impl Scan {
         }
     }
 
-    /// The place at which `max_scanned` rows have been looked at; `None` if there are fewer.
+    /// The row key at which `max_scanned` rows have been scanned; `None` if there are fewer.
     fn end(
         &self,
         connection: &Connection,
@@ -178,7 +178,7 @@ impl Scan {
         let any_tenant = filter.tenant.is_none() || tenant_of(filter).is_some();
         if filter.state.is_none() && filter.model.is_none() && filter.worker.is_none() && any_tenant
         {
-            // Nothing is passed over, so the limit of the page is enough.
+            // Every scanned row matches, so the limit of the page is enough.
             return Ok(None);
         }
         let Scan { table, alias, index, indexed, .. } = self;
@@ -221,8 +221,8 @@ mod tests {
         TaskId::new(at(number), &mut Rng::new(number))
     }
 
-    /// The first ten have failed, the next ten have completed, the next are with a worker, the last wait.
-    /// Every ninth is for a rare model, every fourth of a tenant.
+    /// The first ten have failed, the next ten have completed, the next ten are dispatched, the last are queued.
+    /// Every ninth is for a rare model, every fourth belongs to a tenant.
     fn records(worker: WorkerId) -> Vec<Record> {
         let accepted = |number: u64| {
             let tenant = number.is_multiple_of(4).then(|| "acme".parse().unwrap());
@@ -261,9 +261,9 @@ mod tests {
         (0..TASKS).map(accepted).chain((0..TASKS).filter_map(then)).collect()
     }
 
-    /// Whatever is passed over on the way, and however little one question looks at.
+    /// Whatever rows are skipped, and however few one query scans.
     #[test]
-    fn bounded_scans_find_what_one_full_scan_finds() {
+    fn bounded_scans_find_the_same_tasks_as_a_full_scan() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let connection = crate::schema::writer(&path, &crate::Options::default()).unwrap();
@@ -283,28 +283,28 @@ mod tests {
         }
     }
 
-    /// However little one question looks at, the pages together are what fits the filter.
+    /// However few rows one query scans, the pages together hold the tasks that match the filter.
     fn check(connection: &Connection, filter: &Filter, everything: &[StoredTask]) {
         let expected: Vec<StoredTask> =
             everything.iter().filter(|task| filter.matches(task)).cloned().collect();
         let whole = list_within(connection, filter, None, 1_000, 1_000).unwrap();
         assert_eq!((&whole.tasks, whole.next), (&expected, None), "{filter:?}");
         for max_scanned in [1, 3, 10] {
-            let (mut found, mut behind, mut looks) = (Vec::new(), None, 0);
+            let (mut found, mut behind, mut pages) = (Vec::new(), None, 0);
             loop {
                 let page = list_within(connection, filter, behind, 2, max_scanned).unwrap();
                 found.extend(page.tasks);
-                (behind, looks) = (page.next, looks + 1);
-                assert!(looks <= 2 * TASKS, "it does not end");
+                (behind, pages) = (page.next, pages + 1);
+                assert!(pages <= 2 * TASKS, "the list does not end");
                 if behind.is_none() {
                     break;
                 }
             }
-            assert_eq!(found, expected, "{max_scanned} at a time, {filter:?}");
+            assert_eq!(found, expected, "{max_scanned} rows at a time, {filter:?}");
         }
     }
 
-    /// What SQLite says that it does: no list sorts, and states that are looked for have their index.
+    /// By SQLite's query plans, no list sorts, and rare states and tenants use their index.
     #[test]
     fn list_queries_use_their_indices() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,45 +1,46 @@
-//! Keeps the file of SQLite's log longer than what is written to it.
+//! Keeps the file of SQLite's log longer than its contents.
 //!
-//! A commit that makes its file longer waits for the data, and then again for the file system to make the new length
-//! durable. What overwrites zeros waits once. SQLite takes a log for ended where a frame does not belong to it, and zeros
-//! belong to none, so they change nothing of what is read after a crash. Once the log has been copied into the database
-//! SQLite begins it anew from the start of the file, so this is over after some ten megabytes.
+//! A commit that extends its file waits for the data, and then again for the file system to make the new length
+//! durable. A commit that overwrites zeros waits once. SQLite reads a log up to the first frame that does not belong to
+//! it, and zeros are never a valid frame, so they do not change what is read after a crash. Once the log has been
+//! copied into the database, SQLite overwrites it from the start of the file, so the file is extended only up to some
+//! 32 MiB.
 
 use std::fs::{File, OpenOptions, metadata};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// How much longer the file becomes at a time: as much as it has, within these bounds. Less would make more commits wait,
-/// more would make one of them wait longer.
+/// The file grows by its own length, within these bounds. Smaller extensions would make more commits wait, larger ones
+/// would make one of them wait longer.
 const LEAST_BYTES: u64 = 1 << 20;
 const MOST_BYTES: u64 = 4 << 20;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Log {
     path: PathBuf,
-    /// How long the file was made. When it is longer than that, SQLite has reached its end.
+    /// The length that we gave the file. If it is longer, SQLite has written past it.
     length: u64,
-    /// The file needs to be no longer than this.
+    /// The file does not need to be longer than this.
     enough: u64,
 }
 
 impl Log {
-    /// The log of this database, which SQLite begins anew when it has so many bytes.
+    /// The log of this database, which SQLite overwrites from the start once it has `enough` bytes.
     pub(crate) fn of(database: &Path, enough: u64) -> Log {
         let mut path = database.as_os_str().to_owned();
         path.push("-wal");
         Log { path: PathBuf::from(path), length: 0, enough }
     }
 
-    /// Makes the file longer if its end has been reached. Only the thread that writes to the log may call it, when nobody
-    /// waits for that.
+    /// Extends the file if SQLite has reached its end. Only the writer thread may call it, after it has acknowledged
+    /// its commits.
     pub(crate) fn keep_ahead(&mut self) {
         if self.length >= self.enough {
             return;
         }
         if let Err(error) = self.extend() {
-            // Commits need none of it. Without room it would only fail again.
+            // Commits do not depend on it. On a full disk it would only fail again.
             tracing::debug!(%error, "the log is not extended any more");
             self.length = u64::MAX;
         }
@@ -53,7 +54,7 @@ impl Log {
         let file = OpenOptions::new().write(true).open(&self.path)?;
         let more = length.clamp(LEAST_BYTES, MOST_BYTES);
         if let Err(error) = write_zeros(&file, length, more) {
-            // The room that is left is for commits.
+            // The remaining space is for commits.
             file.set_len(length)?;
             return Err(error);
         }
@@ -77,7 +78,7 @@ fn write_zeros(file: &File, from: u64, bytes: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A file beside a database, as SQLite would make it longer.
+    /// Extends the log of a database, as SQLite would.
     fn grown(database: &Path, bytes: u64) {
         let path = Log::of(database, 0).path;
         let file = OpenOptions::new().create(true).append(true).open(path).unwrap();
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_extended_when_its_end_is_reached_and_not_beyond_what_is_enough() {
+    fn file_is_extended_when_its_end_is_reached_and_only_up_to_its_limit() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("a.db");
         let mut log = Log::of(&database, 3 << 20);
@@ -111,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_extended_is_left_as_it_is() {
+    fn a_file_that_cannot_be_extended_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::of(&dir.path().join("missing.db"), 1 << 20);
         log.keep_ahead();
         assert!(!log.path.exists());
         grown(&dir.path().join("missing.db"), 100);
         log.keep_ahead();
-        assert_eq!(std::fs::metadata(&log.path).unwrap().len(), 100, "it was tried again");
+        assert_eq!(std::fs::metadata(&log.path).unwrap().len(), 100, "extending it was retried");
     }
 }

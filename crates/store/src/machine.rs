@@ -1,4 +1,4 @@
-//! The journal of any machine, whose records are rows by key.
+//! The journal of a machine whose records are rows by key.
 
 use hypha_machine::{BoxFuture, CommitCallback, Journal, Recover, RowRecord, Rows};
 use hypha_model::Name;
@@ -8,8 +8,8 @@ use crate::error::StoreError;
 use crate::gate::CommitGate;
 use crate::writer::{Commit, Records, WriterRequest, submit};
 
-/// What [`Store::machine`](crate::Store::machine) returns. Its commits share transactions with those of the scheduler
-/// and of other machines. It fails once the store is dropped.
+/// The journal that [`Store::machine`](crate::Store::machine) returns. Its commits share transactions with those of the
+/// scheduler and of other machines. They fail once the store is dropped.
 #[derive(Debug)]
 pub struct MachineStore {
     pub(crate) machine: Name,

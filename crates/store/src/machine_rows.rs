@@ -1,4 +1,4 @@
-//! The rows of machines, in one table by the machine's name and the row's key.
+//! The rows of machines: one table, keyed by the machine's name and the row's key.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use rusqlite::{Connection, params};
 
 use crate::error::StoreError;
 
-/// What a group of commits does to each row, once; `None` removes it.
+/// The changes of a group of commits, one per row; `None` deletes it.
 #[derive(Default)]
 pub(crate) struct RowChanges(BTreeMap<(Name, Vec<u8>), Option<Vec<u8>>>);
 
 impl RowChanges {
-    /// Adds changes after those that were added before.
+    /// Adds changes. They replace earlier changes of the same row.
     pub(crate) fn add(&mut self, machine: &Name, changes: Vec<RowChange>) {
         for RowChange { key, value } in changes {
             self.0.insert((machine.clone(), key), value);
         }
     }
 
-    /// Writes them, within a transaction that the caller has begun.
+    /// Writes the changes, within a transaction that the caller has begun.
     pub(crate) fn write(self, connection: &Connection) -> Result<(), StoreError> {
         for ((machine, key), value) in &self.0 {
             let machine = machine.as_str();

@@ -1,4 +1,4 @@
-//! Questions about what is stored, beside the writer and without holding it up; lists are in `list.rs`.
+//! Queries, on connections of their own so that they do not delay the writer; lists are in `list.rs`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use crate::error::StoreError;
 use crate::rows::{TASK_COLUMNS, owner, task, task_id};
 use crate::{row_keys, schema};
 
-/// Questions at a time. Each holds a thread and a core; the rest wait.
+/// Concurrent queries. Each takes a thread and a core; further ones wait.
 const READERS: usize = 2;
 
-/// Connections for questions.
+/// Connections for queries.
 #[derive(Debug)]
 pub(crate) struct Readers {
     path: PathBuf,
@@ -32,24 +32,24 @@ impl Readers {
         })
     }
 
-    /// Asks on a thread that may wait for the disk.
+    /// Runs a query on a thread that may block on the disk.
     pub(crate) async fn query<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let _permit = self.permits.acquire().await.map_err(|_| StoreError::Closed)?;
         let readers = Arc::clone(self);
-        let asked = tokio::task::spawn_blocking(move || {
+        let queried = tokio::task::spawn_blocking(move || {
             let idle = readers.idle().pop();
             let connection = match idle {
                 Some(connection) => connection,
                 None => schema::reader(&readers.path)?,
             };
-            let answer = query(&connection);
+            let result = query(&connection);
             readers.idle().push(connection);
-            answer
+            result
         });
-        asked.await.map_err(|_| StoreError::Closed)?
+        queried.await.map_err(|_| StoreError::Closed)?
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {

@@ -1,4 +1,4 @@
-//! What a new life of the scheduler begins with.
+//! Reads the state that a scheduler restarts from.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::intern::Interner;
 use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
 use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, last_id, meta};
 
-/// What was found.
+/// The state of a store after it was opened or recovered.
 #[derive(Debug)]
 pub struct Recovered {
-    /// Every task that has not ended, workers, and what was chosen and learned. Of tasks that have ended,
-    /// those with an idempotency key, and of them only the key, the tenant, the state and the time of the
-    /// end: enough to answer a repeat. The rest is asked of the store.
+    /// All open tasks, the workers, the strategy, the mode and the predictor's snapshot. Of ended tasks, only those
+    /// with an idempotency key, with only the key, the tenant, the state and the end time: enough to answer a repeated
+    /// submit. Everything else is queried from the store.
     pub image: Image,
 }
 
-/// As many keys of ended tasks as a scheduler keeps.
+/// As many idempotency keys of ended tasks as a scheduler keeps.
 const MAX_KEYS: i64 = 1_000_000;
 
-/// Reads it.
+/// Reads the state.
 pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
     let mut image = Image {
         epoch: meta(connection, EPOCH)?.unwrap_or_default(),
@@ -33,7 +33,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         ..Image::default()
     };
     image.predictor = meta(connection, PREDICTOR).unwrap_or_else(|error| {
-        // It can be learned again; the tasks cannot be asked for again.
+        // The predictor can learn again. Tasks cannot be replaced, so errors in their rows are returned.
         tracing::warn!(%error, "the predictor's snapshot cannot be read; dropped");
         None
     });
@@ -54,7 +54,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         image.removed.insert(worker_id(row.get(0)?), time(row.get(1)?));
     }
 
-    // From the small table to the large one: CROSS JOIN keeps SQLite from turning it round.
+    // From the small table to the large one: CROSS JOIN keeps SQLite from swapping them.
     let sql = format!(
         "SELECT {TASK_COLUMNS} FROM open o CROSS JOIN tasks t ON t.place = o.place \
          LEFT JOIN ends e ON FALSE ORDER BY o.place"
@@ -76,9 +76,9 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
         tasks.push((task.accepted.id, task));
     }
     drop(rows);
-    // At once: inserted one by one in their order, they would leave every node half empty.
+    // All at once: inserted one by one in order, they would leave every node of the tree half empty.
     image.tasks = tasks.into_iter().collect();
-    // The pages that were read for this are not read again soon.
+    // The pages in the cache will not be read again soon.
     connection.execute_batch("PRAGMA shrink_memory")?;
     Ok(Recovered { image })
 }

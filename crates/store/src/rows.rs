@@ -1,4 +1,4 @@
-//! Values and rows, there and back.
+//! Conversions between values and rows.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 
-/// The columns that [`task`] reads, of `tasks t`, `open o` and `ends e`.
+/// The columns of `tasks t`, `open o` and `ends e` that [`task`] reads.
 pub(crate) const TASK_COLUMNS: &str = "t.id, t.submitted, t.deadline, t.bind, t.owner, t.spec, \
      o.attempts, o.failures, o.not_before, o.fence, o.worker, o.given, \
      e.state, e.attempts, e.worker, e.started, e.finished, e.digest, e.result, e.error, \
      o.failed, e.failed, o.started, o.handle, e.kind, e.status, \
      e.object";
 
-/// Named fields, so that a later version with more of them reads what this one wrote.
+/// Encodes with named fields, so that a later version with more fields can read the rows of this one.
 pub(crate) fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::new();
     encode_into(&mut bytes, what, value)?;
     Ok(bytes)
 }
 
-/// The same, in the place of what `bytes` held.
+/// The same, into `bytes`, whose contents it replaces.
 pub(crate) fn encode_into<T: Serialize>(
     bytes: &mut Vec<u8>,
     what: &'static str,
@@ -45,7 +45,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
     rmp_serde::from_slice(bytes).map_err(|cause| StoreError::row(what, cause))
 }
 
-/// SQLite has no unsigned integers. Times that do not fit stand for "never", and come back as that.
+/// SQLite has no unsigned integers. Times that do not fit mean "never", and are read back as [`Time::MAX`].
 pub(crate) fn micros(time: Time) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
@@ -66,7 +66,7 @@ pub(crate) fn worker_id(bytes: [u8; 16]) -> WorkerId {
     WorkerId::from_uuid(Uuid::from_bytes(bytes))
 }
 
-/// The state as it is in rows. The numbers are in files: they never change.
+/// The number of a state in rows. The numbers are stored in files: they must never change.
 pub(crate) const fn state_number(state: TaskState) -> i64 {
     match state {
         TaskState::Queued => 0,
@@ -81,10 +81,10 @@ pub(crate) const fn state_number(state: TaskState) -> i64 {
 
 pub(crate) fn state(number: i64) -> Result<TaskState, StoreError> {
     let state = TaskState::ALL.into_iter().find(|state| state_number(*state) == number);
-    state.ok_or_else(|| StoreError::row("a task's state", format!("{number} is none")))
+    state.ok_or_else(|| StoreError::row("a task's state", format!("{number} is not a state")))
 }
 
-/// A tenant's idempotency key as one value. No name holds the zero byte, so no two are the same.
+/// A tenant's idempotency key as one value. Names contain no zero byte, so the values are distinct.
 pub(crate) fn owner(tenant: Option<&Name>, key: &str) -> Vec<u8> {
     [tenant.map_or("", Name::as_str).as_bytes(), &[0], key.as_bytes()].concat()
 }
@@ -100,12 +100,12 @@ pub(crate) fn owner_parts(owner: &[u8]) -> Result<(Option<Name>, Arc<str>), Stor
     Ok((tenant, Arc::from(key)))
 }
 
-/// A task from [`TASK_COLUMNS`]. What is asked of both `open` and `ends` may be null in either.
+/// Reads a task from [`TASK_COLUMNS`]. The columns of `open` and of `ends` may be null.
 pub(crate) fn task(row: &Row<'_>) -> Result<StoredTask, StoreError> {
     task_with(row, |_| {})
 }
 
-/// The same, with `refine` applied to what was asked for.
+/// The same, with `refine` applied to the specification.
 pub(crate) fn task_with(
     row: &Row<'_>,
     refine: impl FnOnce(&mut TaskSpec),
@@ -183,7 +183,7 @@ fn result(row: &Row<'_>) -> Result<Option<TaskResult>, StoreError> {
     })
 }
 
-/// What earlier versions wrote has no kind.
+/// Rows of earlier versions have no kind.
 fn error(row: &Row<'_>) -> Result<Option<TaskError>, StoreError> {
     let Some(message) = row.get(19)? else { return Ok(None) };
     let kind = row.get_ref(24)?.as_str_or_null().map_err(wrong_type)?;
@@ -191,7 +191,7 @@ fn error(row: &Row<'_>) -> Result<Option<TaskError>, StoreError> {
     Ok(Some(TaskError { kind, message, status: row.get(25)? }))
 }
 
-/// Most tasks have none, and nothing is stored of that.
+/// Most tasks have no failed attempts; the column is null then.
 fn failed(row: &Row<'_>, column: usize) -> Result<FailedAttempts, StoreError> {
     match row.get_ref(column)?.as_blob_or_null().map_err(wrong_type)? {
         Some(bytes) => decode(FAILED, bytes),
@@ -208,7 +208,8 @@ pub(crate) fn encode_failed(failed: &FailedAttempts) -> Result<Option<Vec<u8>>, 
 
 const FAILED: &str = "failed attempts";
 
-/// An ended task of which only what makes its key known again is there; `spec_of` makes a tenant's.
+/// An ended task with only its idempotency key, tenant, state and end time; `spec_of` makes the specification for a
+/// tenant.
 pub(crate) fn ended_key(
     row: &Row<'_>,
     spec_of: impl FnOnce(Option<Name>) -> Arc<TaskSpec>,
@@ -267,9 +268,9 @@ mod tests {
         }
     }
 
-    /// Rows of an earlier version lack fields, and those of a later one have more.
+    /// Rows of an earlier version lack fields, and rows of a later one have more.
     #[test]
-    fn what_other_versions_wrote_is_read() {
+    fn rows_of_other_versions_are_read() {
         #[derive(Serialize)]
         struct Other {
             requirement: hypha_model::Requirement,
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_failed_in_an_earlier_version_have_an_unknown_kind() {
+    fn failed_attempts_of_an_earlier_version_have_an_unknown_kind() {
         #[derive(Serialize)]
         struct Before {
             number: u32,

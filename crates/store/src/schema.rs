@@ -1,10 +1,11 @@
 //! The tables, and connections to them.
 //!
-//! A task's row is written once and never changed: inputs may be large. What changes while it is open is a
-//! small row of `open`, which its end replaces by a row of `ends`. So a restart reads as much as there is to do,
-//! however many tasks have ended. All three are by place (`row_keys.rs`), so they grow at their ends. The indices
-//! are of tasks that ended without a result and of tasks that have a tenant: those are looked for, and the others do
-//! not pay for it. What other machines than the scheduler keep is in `machine_rows`, by machine and key.
+//! A task's row in `tasks` is written once and never changed, since inputs may be large. The state that changes while
+//! the task is open is a small row of `open`, which is replaced by a row of `ends` when the task ends. So a restart
+//! reads the open tasks only, however many have ended. All three tables are keyed by `place` (`row_keys.rs`), so they
+//! grow at their ends. There are indices of tasks that ended without a result and of tasks that have a tenant: those
+//! are searched for, and other tasks do not pay for it. The rows of machines other than the scheduler are in
+//! `machine_rows`, by machine and key.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,9 +19,9 @@ use crate::error::StoreError;
 use crate::log::Log;
 use crate::{Options, row_keys, rows};
 
-/// "Hyph", in the header of the file: whose database it is.
+/// "Hyph", in the header of the file: marks the database as Hypha's.
 const APPLICATION_ID: i64 = 0x4879_7068;
-/// Grows with every change of the tables or of what is in their blobs.
+/// Grows with every change of the tables or of the contents of their blobs.
 const SCHEMA_VERSION: i64 = 1 + MIGRATIONS.len() as i64;
 
 /// The tables of the first version.
@@ -64,8 +65,8 @@ const INITIAL_TABLES: &str = "
     );
 ";
 
-/// What each version after the first changes. A new database takes all of them too, so that there is one way to get
-/// the tables. The steps are in files: they never change.
+/// The changes of each version after the first. A new database runs all of them too, so that there is only one way to
+/// create the tables. Existing files were made by these steps, so they must never change.
 const MIGRATIONS: [&str; 8] = [
     "
     ALTER TABLE open ADD COLUMN failed BLOB;
@@ -143,39 +144,41 @@ const MIGRATIONS: [&str; 8] = [
     ALTER TABLE ends ADD COLUMN kind TEXT;
     ALTER TABLE ends ADD COLUMN status INTEGER;
 ",
-    // The size of a result that is an object; `digest` is the object's then, and `result` null. Where `result` is not, the
-    // row is of an earlier version, and the object is kept by its digest alone.
+    // The size of a result that is an object; then `digest` is the object's, and `result` is null. If `result` is not
+    // null, an earlier version wrote the row, and the object is stored under its digest alone.
     "ALTER TABLE ends ADD COLUMN object INTEGER;",
 ];
-/// The version from which on `tasks` has tenants.
+/// The first version with tenants in `tasks`.
 const WITH_TENANTS: i64 = 3;
-/// The version from which on tasks have places.
+/// The first version whose tables are keyed by `place`.
 const WITH_PLACES: i64 = 5;
-/// The version from which on results that are objects are told from others.
+/// The first version that marks results that are objects.
 const WITH_OBJECTS: i64 = 9;
-/// Rows that are read before their tenants are written: few enough for memory, whatever their inputs.
+/// Rows that are read before their tenants are written: few enough to fit in memory, however large their inputs.
 const BACKFILL_BATCH_ROWS: i64 = 100;
 
-/// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that the pages which
-/// every transaction touches are copied once for hundreds of transactions.
+/// Pages of 4 KiB in the log before they are copied into the database: 32 MiB, so that pages that every transaction
+/// touches are copied once for hundreds of transactions.
 const CHECKPOINT_PAGES: i64 = 8_192;
-/// The log is cut back to this once it was copied; a burst does not keep the disk for ever.
+/// The log is truncated to this after it was copied, so that a burst does not occupy the disk permanently.
 const LOG_KEPT_BYTES: i64 = 64 << 20;
-/// For the pages at the growing ends of the tables and the inner ones of a million tasks; in KiB, as SQLite
-/// wants it when negative. It looks through all of it when a transaction has split a page, so more costs time.
+/// Holds the pages at the growing ends of the tables and the inner pages for a million tasks. In KiB, which SQLite
+/// expects as a negative number. SQLite walks the whole cache when a transaction has split a page, so a larger one
+/// costs time.
 const WRITER_CACHE_KIB: i64 = 8 << 10;
-/// Readers look at a page of tasks at a time.
+/// Readers read one page of tasks at a time.
 const READER_CACHE_KIB: i64 = 2 << 10;
 /// More than there are statements in this crate, so that each is compiled once.
 const STATEMENT_CACHE_SIZE: usize = 48;
 const PAGE_BYTES: u64 = 4_096;
-/// What the log has before its first page, and before each.
+/// The header of the log, and the header before each page.
 const LOG_HEADER_BYTES: u64 = 32;
 const FRAME_HEADER_BYTES: u64 = 24;
-/// Longer than the JSON that names an object.
+/// More than the length of the JSON that names an object.
 const MAX_NAMED_BYTES: i64 = 128;
 
-/// Held for as long as the file lives. The system lets go of it when the process dies, however it does.
+/// Locks the database until the returned file is dropped. The system releases the lock when the process dies, however
+/// it dies.
 pub(crate) fn lock(database: &Path) -> Result<File, StoreError> {
     let mut path = database.as_os_str().to_owned();
     path.push(".lock");
@@ -189,9 +192,9 @@ pub(crate) fn lock(database: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// The connection that writes. Call it under the lock.
+/// The connection of the writer. The caller must hold the lock.
 pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, StoreError> {
-    // SQLite gives its log the permissions of the database. Inputs and results are nobody else's business.
+    // SQLite gives its log the permissions of the database. Other users must not read inputs and results.
     create_private(path)
         .map_err(|cause| StoreError::Open { path: path.to_owned(), cause: Arc::new(cause) })?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -209,13 +212,13 @@ pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Store
     Ok(connection)
 }
 
-/// The file of its log.
+/// The log of the database at `path`.
 pub(crate) fn log(path: &Path) -> Log {
     let pages = CHECKPOINT_PAGES.cast_unsigned();
     Log::of(path, LOG_HEADER_BYTES + pages * (FRAME_HEADER_BYTES + PAGE_BYTES))
 }
 
-/// A connection that only reads, beside the writer's.
+/// A read-only connection.
 pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
@@ -259,7 +262,7 @@ fn prepare_tables(connection: &mut Connection, path: &Path) -> Result<(), StoreE
     Ok(transaction.commit()?)
 }
 
-/// Takes the steps from version `found` on.
+/// Runs the migrations after version `found`.
 fn migrate(connection: &Connection, found: i64) -> Result<(), StoreError> {
     for (version, step) in (2..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         connection.execute_batch(step)?;
@@ -273,7 +276,7 @@ fn migrate(connection: &Connection, found: i64) -> Result<(), StoreError> {
     Ok(connection.pragma_update(None, "user_version", SCHEMA_VERSION)?)
 }
 
-/// Earlier versions have the tenant of a task in its specification only.
+/// Earlier versions stored the tenant of a task only in its specification.
 fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
     let mut update = connection.prepare("UPDATE tasks SET tenant = ?2 WHERE id = ?1")?;
     let sql = "SELECT id, spec FROM tasks WHERE id > ?1 ORDER BY id LIMIT ?2";
@@ -298,7 +301,7 @@ fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
     }
 }
 
-/// Earlier versions have tasks by their ids, several of which may have the same moment.
+/// Earlier versions keyed tasks by id; several ids may have the same moment.
 fn give_places(connection: &Connection) -> Result<(), StoreError> {
     let rows = [
         "INSERT INTO tasks SELECT ?2, id, submitted, deadline, bind, model, owner, spec, tenant \
@@ -336,9 +339,9 @@ fn give_places(connection: &Connection) -> Result<(), StoreError> {
     )?)
 }
 
-/// Earlier versions wrote JSON that named an object as the result itself, and a result that looked the same could not be
-/// told from it. A digest can be echoed only after it was seen: where tenants have results that name the same object, it
-/// is that of the task that ended first.
+/// Earlier versions stored JSON that named an object as the result itself, which could not be distinguished from a
+/// task's own result of the same form. A task can only copy a digest after it was published, so if several tenants have
+/// results that name the same object, the object belongs to the tenant whose task ended first.
 fn find_objects(connection: &Connection) -> Result<(), StoreError> {
     let sql = "SELECT e.place, e.result, t.tenant FROM ends e JOIN tasks t ON t.place = e.place \
                WHERE length(e.result) <= ?1 AND substr(e.result, 1, 1) = x'7b' \
@@ -364,7 +367,7 @@ fn find_objects(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Opens or creates a file that only its owner may read.
+/// Opens or creates a file that only its owner can read.
 fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -382,9 +385,9 @@ mod tests {
     use crate::Filter;
     use crate::machine_rows::RowChanges;
 
-    /// What the first version wrote is found, and what came later can be written beside it.
+    /// Rows of the first version are found, and tables of later versions can be written.
     #[test]
-    fn a_database_of_the_first_version_is_brought_up_to_date() {
+    fn a_database_of_the_first_version_is_migrated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let first = Connection::open(&path).unwrap();
@@ -428,7 +431,8 @@ mod tests {
         }
     }
 
-    /// The eighth version named objects by JSON in the place of the result, and could not tell what only looks like it.
+    /// The eighth version stored JSON that names the object as the result, and could not recognise a result that only
+    /// looks like it.
     #[test]
     fn objects_of_version_8_belong_to_the_first_tenant_that_had_them() {
         let dir = tempfile::tempdir().unwrap();
@@ -445,7 +449,7 @@ mod tests {
         let name = format!("{{\"bytes\":5,\"object\":\"{digest}\"}}");
         let spaced = name.replace(':', ": ");
         let rows = [
-            // The place in order, the tenant, when it ended, the result, and whether it is an object.
+            // The number of the task, its tenant, its end time, the result, and whether that is an object.
             (1_u8, Some("mallory"), 30, &*name, false),
             (2, Some("acme"), 10, &*name, true),
             (3, Some("acme"), 20, &*name, true),
@@ -481,16 +485,16 @@ mod tests {
         }
     }
 
-    /// The fourth version had tasks by id, and many ids of one moment: those of a batch.
+    /// The fourth version keyed tasks by id, and all ids of a batch had the same moment.
     #[test]
-    fn tasks_of_the_fourth_version_get_places() {
+    fn tasks_of_the_fourth_version_get_row_keys() {
         const TASKS: u8 = 5;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.db");
         let fourth = Connection::open(&path).unwrap();
         fourth.execute_batch(INITIAL_TABLES).unwrap();
         MIGRATIONS[..3].iter().for_each(|step| fourth.execute_batch(step).unwrap());
-        // The last byte is none of the moment's.
+        // The last byte is not part of the moment.
         let id = |number: u8| {
             let mut id = [9; 16];
             id[15] = number;
@@ -523,8 +527,8 @@ mod tests {
                 assert_eq!(task.attempts, u32::from(number));
                 assert_eq!(task.finished.is_some(), number == 0);
                 let key = format!("key {number}");
-                let of_key = crate::read::by_key(&connection, None, &key).unwrap();
-                assert_eq!(of_key.as_ref(), Some(&task));
+                let by_key = crate::read::by_key(&connection, None, &key).unwrap();
+                assert_eq!(by_key.as_ref(), Some(&task));
                 assert!(image.tasks.contains_key(&task.accepted.id));
             }
             let page = crate::list::list(&connection, &Filter::default(), None, 10).unwrap();

@@ -1,4 +1,4 @@
-//! What happens to tasks, as rows of `tasks`, `open` and `ends`.
+//! Writes changes of tasks to the tables `tasks`, `open` and `ends`.
 
 use hypha_engine::record::{AcceptedTask, FinishedTask, StoredAttempt};
 use hypha_model::{Payload, TaskId, TaskResult, Time};
@@ -9,10 +9,10 @@ use crate::fold::TaskChange;
 use crate::row_keys;
 use crate::rows::{encode_failed, encode_into, micros, owner, state_number};
 
-/// The statements that a group needs again and again, and room for what they are given: to look for a statement
-/// or for memory costs about as much as a row.
+/// The statements that a group uses repeatedly, and a buffer for their parameters: a lookup of a statement or an
+/// allocation costs about as much as a row.
 ///
-/// What is null in nearly every row is written as that in a statement of its own: to bind it costs a sixth of a row.
+/// Columns that are null in nearly every row have statements with a literal NULL: binding them costs a sixth of a row.
 pub(crate) struct TaskTables<'c> {
     connection: &'c Connection,
     insert_task: Prepared<'c>,
@@ -25,12 +25,12 @@ pub(crate) struct TaskTables<'c> {
     delete_open: Prepared<'c>,
     insert_end: Prepared<'c>,
     insert_completed: Prepared<'c>,
-    /// Whether a place has to be looked for.
+    /// Whether row keys have to be looked up.
     any_moved: bool,
     spec: Vec<u8>,
 }
 
-/// A statement that is looked for when it is needed.
+/// A statement that is prepared on first use.
 struct Prepared<'c> {
     sql: &'static str,
     statement: Option<CachedStatement<'c>>,
@@ -96,7 +96,7 @@ impl<'c> TaskTables<'c> {
         })
     }
 
-    /// Writes what happens to one task.
+    /// Writes the changes of one task.
     pub(crate) fn write(&mut self, id: TaskId, change: &TaskChange) -> Result<(), StoreError> {
         if let Some(accepted) = &change.accepted
             && let Some(place) = self.insert_task(accepted)?
@@ -107,7 +107,7 @@ impl<'c> TaskTables<'c> {
             };
         }
         let place = self.place(id)?;
-        // Of a task that has no row in `open`, nothing is known or nothing changes any more.
+        // A task without a row in `open` is unknown or has ended, and does not change any more.
         if let Some(finished) = &change.finished {
             return match self.delete_open.execute(self.connection, [place])? {
                 0 => Ok(()),
@@ -133,16 +133,16 @@ impl<'c> TaskTables<'c> {
         }
     }
 
-    /// Where it is now; `None` if it was there before.
+    /// The row key of the inserted task; `None` if the task existed already.
     fn insert_task(&mut self, task: &AcceptedTask) -> Result<Option<i64>, StoreError> {
         let place = self.place(task.id)?;
         if self.insert_at(place, task)? {
             return Ok(Some(place));
         }
         let sql = "SELECT id FROM tasks WHERE place = ?1";
-        let there: [u8; 16] =
+        let existing: [u8; 16] =
             self.connection.prepare_cached(sql)?.query_row([place], |row| row.get(0))?;
-        if there == *task.id.uuid().as_bytes() {
+        if existing == *task.id.uuid().as_bytes() {
             return Ok(None);
         }
         let place = row_keys::assign_last(self.connection, task.id)?;
@@ -150,7 +150,7 @@ impl<'c> TaskTables<'c> {
         Ok(self.insert_at(place, task)?.then_some(place))
     }
 
-    /// Whether the place was free.
+    /// Inserts a task. Returns whether the row key was free.
     fn insert_at(&mut self, place: i64, task: &AcceptedTask) -> Result<bool, StoreError> {
         let id = task.id.uuid();
         let key = task.idempotency_key.as_ref();
@@ -174,7 +174,7 @@ impl<'c> TaskTables<'c> {
         };
         let inserted = inserted == 1;
         if inserted && let Some(owner) = owner {
-            // The key may have been another task's, which has ended long ago.
+            // The idempotency key may belong to another task that ended long ago.
             let sql = "INSERT OR REPLACE INTO keys (owner, task, place) VALUES (?1, ?2, ?3)";
             self.connection.prepare_cached(sql)?.execute(params![owner, id, place])?;
         }
@@ -271,7 +271,7 @@ fn failed_of(change: &TaskChange) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(change.failed.as_ref().map(encode_failed).transpose()?.flatten())
 }
 
-/// Whether there is no more to say of a new task than the attempt that it is given to.
+/// Whether a new task has nothing but its first attempt, which has not started.
 fn is_first(change: &TaskChange, current: &StoredAttempt) -> bool {
     let failed =
         change.failures.is_some() || change.not_before.is_some() || change.failed.is_some();

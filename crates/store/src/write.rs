@@ -1,4 +1,4 @@
-//! Writes groups of changes into the tables, within a transaction that the caller has begun.
+//! Writes groups of changes to the tables, within a transaction that the caller has begun.
 
 use hypha_engine::Record;
 use hypha_model::{Span, TaskId, Time};
@@ -15,16 +15,15 @@ pub(crate) const EPOCH: &str = "epoch";
 pub(crate) const STRATEGY: &str = "strategy";
 pub(crate) const MODE: &str = "mode";
 pub(crate) const PREDICTOR: &str = "predictor";
-/// The id of the latest task, if it has been forgotten: later ids must be larger.
+/// The id of the latest task, if its row was deleted: later ids must be larger.
 const LAST_ID: &str = "last_id";
 const PROBE_KEY: &str = "room";
 
-/// Room that there must be before a scheduler begins anew: about a large group. With less it would find out in
-/// the next moment that its new life ends as the last one did.
+/// Free space that is required before a scheduler restarts: about the size of a large group. With less, its first
+/// commits would fail for the same reason as before.
 const PROBE_BYTES: i64 = 1 << 20;
 
-/// Rows of `ends` that one transaction looks at for what is to be forgotten: about ten milliseconds, for
-/// which commits wait.
+/// Rows of `ends` that one transaction scans for tasks to delete: about ten milliseconds, for which commits wait.
 const FORGET_ROWS: i64 = 1_000;
 
 /// Applies the records in order.
@@ -42,7 +41,7 @@ pub(crate) fn apply(
     write(connection, group)
 }
 
-/// What `meta` has under `name`.
+/// The value of `name` in `meta`.
 pub(crate) fn meta<T: serde::de::DeserializeOwned>(
     connection: &Connection,
     name: &'static str,
@@ -52,7 +51,7 @@ pub(crate) fn meta<T: serde::de::DeserializeOwned>(
     value.map(|value| decode(name, &value)).transpose()
 }
 
-/// Takes room, to see whether there is some. [`release_probe`] gives it back, to be committed after this.
+/// Takes space, to check that there is some. [`release_probe`] frees it, in a transaction of its own after this one.
 pub(crate) fn reserve_probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "INSERT OR REPLACE INTO meta VALUES (?1, zeroblob(?2))";
     connection.prepare_cached(sql)?.execute(params![PROBE_KEY, PROBE_BYTES])?;
@@ -64,20 +63,20 @@ pub(crate) fn release_probe(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What a transaction of forgetting has done.
+/// The result of one transaction of [`forget`].
 pub(crate) struct Forgotten {
     pub(crate) tasks: u64,
-    /// Where the next one goes on; `None` if there is nothing more.
+    /// The row key after which the next transaction continues; `None` if this was the last.
     pub(crate) next: Option<i64>,
 }
 
-/// Forgets tasks that ended before `before`, of those behind the place `after`, at most so many.
+/// Deletes tasks that ended before `before`, among the next [`FORGET_ROWS`] rows after the row key `after`.
 pub(crate) fn forget(
     connection: &Connection,
     before: Time,
     after: Option<i64>,
 ) -> Result<Forgotten, StoreError> {
-    // A task ends after its id was made: later ids need not be looked at.
+    // A task ends after its id was made, so later ids need not be scanned.
     let sql = "SELECT place, finished FROM ends WHERE place > ?1 AND place < ?2 \
                ORDER BY place LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
@@ -92,7 +91,7 @@ pub(crate) fn forget(
         }
     }
     drop(rows);
-    // Only then: forgetting may be what makes room, and should need none.
+    // Written only if necessary: deleting may be what makes room on a full disk, and should need none itself.
     let latest = "SELECT max(place) FROM tasks";
     let latest: Option<i64> = connection.prepare_cached(latest)?.query_row((), |row| row.get(0))?;
     if !old.is_empty()
@@ -115,7 +114,7 @@ pub(crate) fn forget(
     Ok(Forgotten { tasks: old.len() as u64, next: last.filter(|_| seen == FORGET_ROWS) })
 }
 
-/// The id of the latest task, forgotten ones included.
+/// The id of the latest task, including deleted ones.
 pub(crate) fn last_id(connection: &Connection) -> Result<Option<TaskId>, StoreError> {
     let sql = "SELECT id FROM tasks ORDER BY place DESC LIMIT 1";
     let mut statement = connection.prepare_cached(sql)?;

@@ -1,4 +1,4 @@
-//! The one thread that writes: it takes all that waits, and makes it durable in one transaction.
+//! The writer thread: it takes all pending commits and makes them durable in one transaction.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use crate::recover::{self, Recovered};
 use crate::write::{self, Forgotten};
 use crate::{Options, schema};
 
-/// Records in one transaction, or a little more: some tens of milliseconds of writing, beside which the wait
-/// for the disk is small. More would only make the first of them wait longer.
+/// Records in one transaction; the last commit may exceed it. They take some tens of milliseconds to write, much longer
+/// than the wait for the disk. A higher limit would only make the first of them wait longer.
 const MAX_GROUP_RECORDS: usize = 8_192;
 
-/// What the thread is asked.
+/// Requests to the writer thread.
 pub(crate) enum WriterRequest {
     Commit(Commit),
     Forget {
@@ -42,14 +42,14 @@ pub(crate) enum WriterRequest {
     },
 }
 
-/// Records that belong together, and who waits for them.
+/// Records that are committed together, and the callback that waits for them.
 pub(crate) struct Commit {
     pub(crate) records: Records,
     pub(crate) gate: CommitGate,
     pub(crate) done: CommitCallback<StoreError>,
 }
 
-/// What a commit makes durable.
+/// The records of a commit.
 pub(crate) enum Records {
     Scheduler(Vec<Record>),
     Rows { machine: Name, changes: Vec<RowChange> },
@@ -64,7 +64,7 @@ impl Records {
     }
 }
 
-/// Hands a commit to the thread, or refuses it.
+/// Sends a commit to the writer thread, or refuses it.
 pub(crate) fn submit(requests: Option<&mpsc::Sender<WriterRequest>>, commit: Commit) {
     let (commit, error) = match requests {
         None => (commit, StoreError::Closed),
@@ -76,23 +76,23 @@ pub(crate) fn submit(requests: Option<&mpsc::Sender<WriterRequest>>, commit: Com
             _ => return,
         },
     };
-    // What comes later may depend on it.
+    // Later commits may depend on it.
     commit.gate.close(&error);
     (commit.done)(Err(error));
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct Writer {
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
     pub(crate) connection: Connection,
     pub(crate) log: Log,
-    /// Let go when the thread ends, after the last transaction.
+    /// Released when the thread ends, after the last transaction.
     pub(crate) lock: File,
 }
 
 impl Writer {
-    /// Works until nobody can ask any more, and everything that was asked is done.
+    /// Runs until all senders are dropped and all requests are done.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
         while let Some(request) = requests.blocking_recv() {
             let WriterRequest::Commit(first) = request else {
@@ -124,7 +124,7 @@ impl Writer {
     }
 
     fn work(&mut self, request: WriterRequest) {
-        // Whoever no longer waits for an answer needs none.
+        // A requester that no longer waits needs no reply.
         match request {
             WriterRequest::Commit(commit) => self.commit(vec![commit]),
             WriterRequest::Forget { before, after, done } => {
@@ -168,7 +168,7 @@ impl Writer {
         }
     }
 
-    /// Also while nothing else is written: it may be what makes room.
+    /// Runs even if commits are refused: it may be what makes room on a full disk.
     fn forget(&mut self, before: Time, after: Option<i64>) -> Result<Forgotten, StoreError> {
         transaction(&mut self.connection, |connection| write::forget(connection, before, after))
     }
@@ -178,7 +178,7 @@ impl Writer {
         gate: &CommitGate,
         read: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // After a failed write only what is on the disk counts, not what a connection remembers.
+        // After a failed write only the contents of the disk count, not the cache of a connection.
         self.connection = schema::writer(&self.path, &self.options)?;
         self.log = schema::log(&self.path);
         transaction(&mut self.connection, write::reserve_probe)?;
@@ -189,7 +189,7 @@ impl Writer {
     }
 }
 
-/// Writes commits in order. Tasks and rows are in different tables, so each kind may be written at once.
+/// Writes commits in order. Tasks and rows are in different tables, so each kind may be written in one go.
 fn write(connection: &Connection, commits: Vec<Records>) -> Result<(), StoreError> {
     let (mut records, mut rows) = (Vec::with_capacity(commits.len()), RowChanges::default());
     for commit in commits {
@@ -202,19 +202,19 @@ fn write(connection: &Connection, commits: Vec<Records>) -> Result<(), StoreErro
     rows.write(connection)
 }
 
-/// What `work` does, wholly or not at all.
+/// Runs `work` in a transaction.
 fn transaction<T>(
     connection: &mut Connection,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    // Compiled once, which a transaction of `rusqlite` is not.
+    // A cached statement is compiled once, unlike the one of a `rusqlite` transaction.
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute(())?;
     let done = work(connection).and_then(|done| {
         connection.prepare_cached("COMMIT")?.execute(())?;
         Ok(done)
     });
     if done.is_err() && !connection.is_autocommit() {
-        // What goes wrong with that is of no account beside what went wrong before: nothing is committed either way.
+        // An error of the rollback adds nothing to the first one: nothing is committed either way.
         let _ = connection.execute_batch("ROLLBACK");
     }
     done

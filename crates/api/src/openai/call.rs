@@ -1,5 +1,5 @@
-//! A request on its way through the scheduler, from submission to its end. Whoever drops it before that
-//! has lost interest, and it is cancelled.
+//! An interactive request in the scheduler, from submission to its end. Its task is cancelled if it is dropped before
+//! that.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,57 +18,57 @@ use super::error::OpenAiError;
 use crate::service::{SchedulerApi, ServiceFuture, ServiceUnavailable, SubmitResult};
 use crate::watch::Watch;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct Call {
     service: Arc<dyn SchedulerApi>,
     task: TaskId,
     watch: Watch,
     timeouts: WaitTimeouts,
-    /// When it is looked whether anybody is there who would take it.
+    /// When to check whether any worker can run the task.
     check_at: Instant,
-    /// Since when no worker runs it, if none does.
+    /// Since when no worker runs the task, if none does.
     waiting_since: Option<Instant>,
     ended: bool,
 }
 
-/// After this it is looked for the first time whether anybody is there. Most requests run by then.
+/// The delay before the first check whether any worker can run the task. Most requests run by then.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(100);
 
-/// For how long a request waits for its turn.
+/// How long a request waits for a worker.
 #[derive(Clone, Copy)]
 pub(super) struct WaitTimeouts {
-    /// Until then in all.
+    /// The wait ends at this time at the latest.
     pub(super) until: Instant,
-    /// For this long if nobody is there who would take it; not at all if nobody has been there for this long.
+    /// The wait while no worker can run the task. There is no wait if no worker has been able to for this long.
     pub(super) if_unschedulable: Duration,
 }
 
-/// What a client is told.
+/// An event of a request.
 pub(super) enum CallEvent {
-    /// A piece of the answer.
+    /// A piece of the response.
     Piece(Payload),
-    /// It has ended.
+    /// The task has ended.
     Ended(Arc<AcceptedTask>, Arc<FinishedTask>),
-    /// No worker took it for as long as it may wait.
+    /// No worker ran the task within the wait.
     NoWorker,
-    /// Nobody who would take it is there, and it has waited for one.
+    /// No worker can run the task, and the wait for one is over.
     Unschedulable(Unschedulable),
-    /// Nothing more will be heard of it.
+    /// There will be no further events.
     Lost,
 }
 
 impl Call {
-    /// Submits a task, and watches it.
+    /// Submits a task and watches it.
     pub(super) async fn submit(
         service: Arc<dyn SchedulerApi>,
         task: NewTask,
         timeouts: WaitTimeouts,
     ) -> Result<Call, OpenAiError> {
-        let answer = Some(service.submit(vec![task], true));
-        let accepted = Submitting { service: Arc::clone(&service), answer }.await?;
+        let reply = Some(service.submit(vec![task], true));
+        let accepted = Submitting { service: Arc::clone(&service), reply }.await?;
         let Some(first) = accepted.into_iter().next() else { return Err(OpenAiError::lost()) };
         let (submitted, watch) = first?;
-        // It was asked for, hence it is there.
+        // The submit requested a watch.
         let Some(watch) = watch else { return Err(OpenAiError::lost()) };
         let watch = watch.quietly();
         let (task, now) = (submitted.task, Instant::now());
@@ -89,14 +89,14 @@ impl Call {
         self.task
     }
 
-    /// What comes next. After anything but a piece, nothing does.
+    /// The next event. Every event but a piece is the last.
     pub(super) async fn next(&mut self) -> CallEvent {
         loop {
             let notice = match self.waiting_since {
                 None => self.watch.next().await,
                 Some(since) => match timeout_at(self.check_at, self.watch.next()).await {
                     Ok(notice) => notice,
-                    // That it runs by now woke nobody.
+                    // A quiet watch does not wake its reader when the task starts.
                     Err(_) => match self.watch.try_next() {
                         Some(notice) => Some(notice),
                         None => match self.check_unschedulable(since) {
@@ -123,7 +123,7 @@ impl Call {
                     self.waiting_since = Some(now);
                     self.check_at = self.timeouts.first_check(now);
                 }
-                // Bound to a worker, it still waits for its turn, and may be taken away again.
+                // A task that is bound to a worker still waits, and may be moved to another.
                 Some(Notice::Scheduled(_)) => {}
                 None => return CallEvent::Lost,
             }
@@ -132,7 +132,8 @@ impl Call {
 }
 
 impl Call {
-    /// It has waited for a while: why it should not wait on. Whoever has been away for long is not waited for.
+    /// The request has waited for a while: why it should not wait longer, if so. Workers that have been unavailable for
+    /// long are not waited for.
     fn check_unschedulable(&mut self, since: Instant) -> Option<CallEvent> {
         let WaitTimeouts { until, if_unschedulable } = self.timeouts;
         let now = Instant::now();
@@ -165,27 +166,27 @@ impl Drop for Call {
         if !self.ended {
             let cancelled = self.service.execute(Command::CancelTask(self.task));
             in_background(async move {
-                // A scheduler that cannot answer is stopping, and the request ends with it.
+                // A scheduler that does not reply is stopping, and the task ends with it.
                 let _ = cancelled.await;
             });
         }
     }
 }
 
-/// The submission itself. The client may go before it is known which task it became.
+/// A pending submit. The client may disconnect before the id of the task is known.
 struct Submitting {
     service: Arc<dyn SchedulerApi>,
-    answer: Option<ServiceFuture<Vec<SubmitResult>>>,
+    reply: Option<ServiceFuture<Vec<SubmitResult>>>,
 }
 
 impl Future for Submitting {
     type Output = Result<Vec<SubmitResult>, ServiceUnavailable>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(answer) = &mut self.answer else { return Poll::Pending };
-        let polled = answer.as_mut().poll(cx);
+        let Some(reply) = &mut self.reply else { return Poll::Pending };
+        let polled = reply.as_mut().poll(cx);
         if polled.is_ready() {
-            self.answer = None;
+            self.reply = None;
         }
         polled
     }
@@ -193,10 +194,10 @@ impl Future for Submitting {
 
 impl Drop for Submitting {
     fn drop(&mut self) {
-        let Some(answer) = self.answer.take() else { return };
+        let Some(reply) = self.reply.take() else { return };
         let service = Arc::clone(&self.service);
         in_background(async move {
-            for accepted in answer.await.into_iter().flatten().flatten() {
+            for accepted in reply.await.into_iter().flatten().flatten() {
                 let _ = service.execute(Command::CancelTask(accepted.0.task)).await;
             }
         });
@@ -204,7 +205,7 @@ impl Drop for Submitting {
 }
 
 fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-    // Without a runtime the process is ending, and every request with it.
+    // Without a runtime the process is stopping, and every request with it.
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(work);
     }

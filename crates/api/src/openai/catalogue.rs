@@ -1,8 +1,7 @@
-//! Which models there are: those of the workers that the scheduler knows.
+//! The models that are served: those of the workers that the scheduler knows.
 //!
-//! The workers are not looked through for every request. What was found is kept for a moment, and whatever
-//! would make a difference to the answer is looked up again: a model that is not on the list may have come
-//! since.
+//! Not every request scans the workers. The result of a scan is cached for a moment; a request for a model that is not
+//! in it scans again, since a worker may have joined.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,29 +14,29 @@ use tokio::time::{Instant, sleep_until};
 use crate::parts;
 use crate::service::SchedulerApi;
 
-/// How long a model that is on the list is believed to be there. Afterwards a request for a model whose last
-/// worker has gone is told so; before, it waits as if the worker would come back.
+/// How long a cached model is taken to be served. After that, a request for a model whose last worker has left is
+/// refused; before, it waits as if the worker would return.
 const SNAPSHOT_TTL: Duration = Duration::from_secs(1);
 
-/// The workers are looked through at most this often, however many ask for models that do not exist: each
-/// time, everybody else waits.
+/// The minimum time between two scans, however many requests name models that do not exist: each scan delays all other
+/// requests.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The models that are served, kept for a moment.
+/// The cache of models that are served.
 #[derive(Default)]
 pub(super) struct Catalogue {
     snapshot: RwLock<Arc<ModelSnapshot>>,
-    /// Held by the one who looks, so that the others wait for what is found instead of looking too.
+    /// Held during a scan, so that concurrent requests wait for its result instead of scanning too.
     refresh_lock: Mutex<()>,
 }
 
 #[derive(Default)]
 struct ModelSnapshot {
-    /// With the second in which each was first seen.
+    /// Each with the second in which it was first seen.
     models: BTreeMap<Name, u64>,
-    /// Whether some worker takes any model.
+    /// Whether some worker accepts any model.
     any: bool,
-    /// When the workers were looked through; not yet, if `None`.
+    /// When the workers were scanned; `None` if they were not yet.
     at: Option<Instant>,
 }
 
@@ -67,12 +66,12 @@ impl Catalogue {
         let requested_at = Instant::now();
         let known = self.snapshot_if(service, |known| known.is_newer_than(requested_at)).await;
         let name = known.find(model)?;
-        // One that is only served by workers that take any is as old as the question.
+        // A model that only workers for any model serve is as old as the request.
         let created = known.models.get(model).copied();
         Some((name, created.unwrap_or_else(|| seconds(service))))
     }
 
-    /// What is known if that will do, or else what another look at the workers finds.
+    /// The cached snapshot if it is acceptable, otherwise a new one.
     async fn snapshot_if(
         &self,
         service: &dyn SchedulerApi,
@@ -101,7 +100,7 @@ impl Catalogue {
 }
 
 impl ModelSnapshot {
-    /// Whether nothing that was there when somebody asked is missing.
+    /// Whether it includes every model that was served at the time of the request.
     fn is_newer_than(&self, requested_at: Instant) -> bool {
         self.at.is_some_and(|at| at >= requested_at)
     }
@@ -119,7 +118,7 @@ impl ModelSnapshot {
     }
 
     async fn refreshed(&self, service: &dyn SchedulerApi) -> ModelSnapshot {
-        // Before the look: what comes while it lasts may be missed by it.
+        // Taken before the scan, which may miss workers that join while it runs.
         let at = Some(Instant::now());
         let mut found = ModelSnapshot { at, ..ModelSnapshot::default() };
         let now = seconds(service);

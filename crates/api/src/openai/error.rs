@@ -1,4 +1,4 @@
-//! The one shape of errors on this surface: the one that clients of OpenAI's protocol know.
+//! Errors in the format of the OpenAI protocol.
 
 use std::borrow::Cow;
 
@@ -16,13 +16,13 @@ use crate::error::UNAVAILABLE_RETRY_S;
 use crate::service::ServiceUnavailable;
 use crate::{response, unavailability};
 
-/// How much of a client's own words is repeated to it.
+/// How much of a client's own text an error repeats.
 const MAX_SHOWN_CHARS: usize = 64;
 
-/// How much of a server's words is passed on in an error of ours.
+/// How much of a back end's error message is included in ours.
 const MAX_BACK_END_MESSAGE_CHARS: usize = 500;
 
-/// A request that was not answered as asked.
+/// A failed request.
 #[derive(Debug)]
 pub(super) struct OpenAiError {
     status: StatusCode,
@@ -30,7 +30,7 @@ pub(super) struct OpenAiError {
     detail: OpenAiErrorDetail,
 }
 
-/// An error, as it is written.
+/// An error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAiError)]
 pub(super) struct OpenAiErrorBody {
@@ -49,7 +49,7 @@ pub(super) struct OpenAiErrorDetail {
     #[serde(rename = "type")]
     #[schema(value_type = String)]
     kind: &'static str,
-    /// The field of the request that is meant.
+    /// The field of the request that is at fault.
     param: Option<&'static str>,
     /// For programs: what it is.
     code: Option<&'static str>,
@@ -71,7 +71,7 @@ impl OpenAiError {
         self
     }
 
-    /// The request makes no sense.
+    /// The request is invalid.
     pub(super) fn invalid(
         param: Option<&'static str>,
         message: impl Into<Cow<'static, str>>,
@@ -92,7 +92,7 @@ impl OpenAiError {
         error
     }
 
-    /// Whoever serves the model was removed, and may be taken again.
+    /// All workers that serve the model were removed. They may be readmitted.
     pub(super) fn removed(model: &str) -> OpenAiError {
         let shown: String = model.chars().take(MAX_SHOWN_CHARS).collect();
         let message =
@@ -102,14 +102,14 @@ impl OpenAiError {
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
-    /// The route does not do this.
+    /// The route does not support the method.
     pub(super) fn wrong_method(method: &Method) -> OpenAiError {
-        let message = format!("{method} is not for this route; the header {ALLOW} lists what is");
+        let message = format!("{method} is not allowed on this route; see the header `{ALLOW}`");
         let code = Some("method_not_allowed");
         OpenAiError::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, code, message)
     }
 
-    /// Everybody who serves the model is away. What went wrong with whom in detail is not for every client.
+    /// All workers that serve the model are unavailable. Clients do not see which workers, or the details.
     pub(super) fn unschedulable(unschedulable: &Unschedulable) -> OpenAiError {
         let why = unschedulable.why.as_ref().map_or("gone", unavailability::kind_label);
         let message = format!(
@@ -128,16 +128,16 @@ impl OpenAiError {
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
-    /// Nobody will say how it ended: the scheduler stops, or the client was too slow for its stream.
+    /// The outcome is unknown: the scheduler is stopping, or the client read its stream too slowly.
     pub(super) fn lost() -> OpenAiError {
-        let message = "the request was given up: the scheduler is stopping, or the answer was read \
-                       too slowly";
+        let message = "the request was abandoned: the scheduler is stopping, or the response was \
+                       read too slowly";
         let code = Some("unavailable");
         OpenAiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message)
             .retry_after(UNAVAILABLE_RETRY_S)
     }
 
-    /// A task that ended without a result: a status for the kind of its failure, and its own words.
+    /// A task that ended without a result: the status depends on the kind of its failure, the message is the task's.
     pub(super) fn ended(finished: &FinishedTask) -> OpenAiError {
         let nothing_known = TaskError::new(FailureKind::Unknown, "no attempt succeeded");
         let error = finished.error.as_ref().unwrap_or(&nothing_known);
@@ -175,10 +175,10 @@ impl OpenAiError {
         }
     }
 
-    /// As the last event of a stream that cannot go on.
+    /// As the last event of a stream that breaks off.
     pub(super) fn event(self) -> Vec<u8> {
         let mut event = b"data: ".to_vec();
-        // Writing texts into memory does not fail.
+        // Serializing strings into memory does not fail.
         drop(serde_json::to_writer(&mut event, &OpenAiErrorBody { error: self.detail }));
         event.extend(b"\n\n");
         event
@@ -195,7 +195,7 @@ impl IntoResponse for OpenAiError {
     }
 }
 
-/// What is wrong on every surface alike is said in the same words on this one, in its shape.
+/// Errors that are common to all routes keep their message, in this format.
 impl From<crate::error::Error> for OpenAiError {
     fn from(error: crate::error::Error) -> OpenAiError {
         let kind = match error.status {
@@ -203,8 +203,8 @@ impl From<crate::error::Error> for OpenAiError {
             status if status.is_client_error() => INVALID_REQUEST,
             _ => SERVER,
         };
-        let told = OpenAiError::new(error.status, kind, Some(error.code), error.message);
-        OpenAiError { retry_after_s: error.retry_after_s, ..told }
+        let converted = OpenAiError::new(error.status, kind, Some(error.code), error.message);
+        OpenAiError { retry_after_s: error.retry_after_s, ..converted }
     }
 }
 
@@ -220,8 +220,8 @@ impl From<SubmitRejection> for OpenAiError {
     }
 }
 
-/// What a server that failed said of it, if it said it as servers of this protocol do. Anything else (a page,
-/// a trace) is not for the client.
+/// Includes the back end's own error message, if its body has the format of this protocol. Any other body (an HTML
+/// page, a stack trace) is not for the client.
 fn back_end_error_message(status: u16, body: &str, attempts: u32) -> String {
     #[derive(serde::Deserialize)]
     struct BackEndErrorBody {

@@ -1,4 +1,4 @@
-//! The three forms of a request, which differ in nothing but what the model's server makes of them.
+//! The three forms of a request. Only the back end treats them differently.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use super::relay::{RelayState, respond};
 use crate::app_state::AppState;
 use crate::caller::Caller;
 
-/// A request. Whatever else it holds goes to the model's server as it is.
+/// A request. All other fields go to the back end unchanged.
 #[derive(ToSchema)]
-#[expect(dead_code, reason = "for the document only: a request is not taken apart")]
+#[expect(dead_code, reason = "for the OpenAPI document only: requests are not parsed into it")]
 struct OpenAiRequest {
     /// A model from `/v1/models`.
     #[schema(min_length = 1)]
     model: String,
-    /// Whether the answer is wanted piece by piece, as server-sent events.
+    /// Whether to stream the response as server-sent events.
     stream: Option<bool>,
 }
 
-/// What these routes answer.
+/// The responses of these routes.
 struct RelayResponses;
 
 impl IntoResponses for RelayResponses {
@@ -43,7 +43,7 @@ impl IntoResponses for RelayResponses {
         let refused = |(status, description): (&str, &str)| {
             let response = ResponseBuilder::new().description(description);
             let response = match status {
-                // Refused before it is known which surface is meant.
+                // Refused before the request is routed.
                 "401" => {
                     let schema = Ref::from_schema_name("Error");
                     response.content("application/json", Content::new(Some(schema)))
@@ -63,18 +63,18 @@ impl IntoResponses for RelayResponses {
 
 const REFUSALS: [(&str, &str); 13] = [
     ("400", "The body is not JSON, or names no model; or the back end refuses it"),
-    ("401", "No token that is known"),
+    ("401", "The token is missing or unknown"),
     ("404", "No worker serves the model"),
     ("408", "The body did not arrive in time"),
     ("410", "The request was cancelled at the scheduler"),
     ("413", "The body is too large"),
-    ("415", "The body is said not to be JSON"),
-    ("429", "The queue is full, or the quota used up: `Retry-After` says when to try again"),
+    ("415", "The content type is not JSON"),
+    ("429", "The queue is full, or the quota is used up; retry after `Retry-After` seconds"),
     ("4XX", "The back end refuses the request: its response, unchanged"),
-    ("500", "The model's program failed, or its result cannot be given"),
+    ("500", "The model's program failed, or its result cannot be returned"),
     ("502", "Every attempt failed"),
-    ("503", "No worker was free in time, or the scheduler cannot take anything at present"),
-    ("504", "It took too long"),
+    ("503", "No worker was free in time, or the scheduler accepts no requests at present"),
+    ("504", "The request timed out"),
 ];
 
 /// Continues a conversation.

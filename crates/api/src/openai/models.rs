@@ -42,14 +42,14 @@ impl Model {
     }
 }
 
-/// Lists the models that can be asked for.
+/// Lists the models that are served.
 ///
-/// Workers that take any model add none to the list.
+/// Workers that accept any model add none to the list.
 #[utoipa::path(
     get, path = "/v1/models", tag = "openai", operation_id = "list_models",
     responses(
         (status = 200, description = "The models", body = ModelList),
-        (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = crate::error::ErrorBody),
     )
 )]
 pub(super) async fn list(catalogue: &Catalogue, app: AppState) -> Response {
@@ -61,15 +61,15 @@ pub(super) async fn list(catalogue: &Catalogue, app: AppState) -> Response {
 /// Shows one model.
 #[utoipa::path(
     get, path = "/v1/models/{id}", tag = "openai", operation_id = "show_model",
-    params(("id" = String, Path, description = "The name of the model; slashes may stand as they are")),
+    params(("id" = String, Path, description = "The name of the model; slashes need not be escaped")),
     responses(
         (status = 200, description = "The model", body = Model),
-        (status = 401, description = "No token that is known", body = crate::error::ErrorBody),
+        (status = 401, description = "The token is missing or unknown", body = crate::error::ErrorBody),
         (status = 404, description = "No worker serves it", body = OpenAiErrorBody),
     )
 )]
 pub(super) async fn show(catalogue: &Catalogue, app: AppState, id: Option<String>) -> Response {
-    // What is not UTF-8 is nobody's name.
+    // A name that is not UTF-8 is unknown.
     let Some(id) = id else { return OpenAiError::unknown_model("?").into_response() };
     match catalogue.find_with_created(&*app.service, &id).await {
         Some(model) => response::json(StatusCode::OK, &Model::new(model)),

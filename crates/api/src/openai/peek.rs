@@ -1,6 +1,6 @@
-//! A look at the body of a request, without building it: which model, streamed or not, how long an answer.
+//! Reads the model, the `stream` flag and the token limit from the body of a request, without parsing the rest.
 //!
-//! The body goes to the model's server as it came; whatever else is in it is that server's business.
+//! The body goes to the back end unchanged; all other fields are for the back end.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,20 +9,20 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Se
 
 use super::error::OpenAiError;
 
-/// What the scheduler wants to know of a request.
+/// The fields of a request that the scheduler needs.
 #[derive(Debug, PartialEq)]
 pub(super) struct Peek<'b> {
     /// The model.
     pub(super) model: Cow<'b, str>,
-    /// Whether the answer is wanted piece by piece.
+    /// Whether to stream the response.
     pub(super) stream: bool,
-    /// The longest answer that is wanted, in tokens.
+    /// The maximum length of the response, in tokens.
     pub(super) max_tokens: Option<f64>,
 }
 
-/// Looks at a body, and says what is wrong with it if it is not an object in JSON that names a model.
+/// Reads a body. Fails if it is not a JSON object that names a model.
 pub(super) fn peek(body: &[u8]) -> Result<Peek<'_>, OpenAiError> {
-    // What is skipped below is not looked at for this.
+    // The parser does not check the values that it skips below.
     let text = std::str::from_utf8(body).map_err(|error| {
         OpenAiError::invalid(
             None,
@@ -53,7 +53,7 @@ pub(super) fn peek(body: &[u8]) -> Result<Peek<'_>, OpenAiError> {
     Ok(Peek { model, stream, max_tokens })
 }
 
-/// The fields that matter, whatever they hold. Each may be there once.
+/// The fields that the scheduler needs, with values of any type. Each may occur once.
 #[derive(Default)]
 struct Fields<'b> {
     model: Option<LenientValue<'b>>,
@@ -62,7 +62,7 @@ struct Fields<'b> {
     max_completion_tokens: Option<LenientValue<'b>>,
 }
 
-/// A value of any type. What is not wanted is skipped, to any depth, in constant space.
+/// A value of any type. Arrays and objects are skipped, to any depth, in constant space.
 enum LenientValue<'b> {
     Null,
     Bool(bool),
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                     continue;
                 }
             };
-            // Which of two the server takes is unknown, and it must be the one that is looked at here.
+            // Of two values, the back end might use the other one.
             if field.is_some() {
                 return Err(A::Error::duplicate_field(name));
             }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_nothing() {
+    fn deep_nesting_is_accepted() {
         let deep = |at: &str| format!("{{{at}:{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(read(&deep("\"x\"")).unwrap_err().contains("must name a `model`"));
         assert!(read(&deep("\"model\"")).unwrap_err().contains("`model` must be a string"));

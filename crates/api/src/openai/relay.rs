@@ -1,4 +1,4 @@
-//! Passes a request on to a worker that serves its model, and the answer back, both as they are.
+//! Forwards a request to a worker that serves its model, and the response to the client, both unchanged.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use crate::caller::Caller;
 use crate::service::SchedulerApi;
 use crate::{body, json, object, response};
 
-/// How clients of this protocol call the id of a request. Ours is the id of its task.
+/// The protocol's header for the id of a request. Ours is the id of its task.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Tells a proxy in front of us not to collect a stream before it passes it on.
+/// Requests that a proxy in front of the scheduler does not buffer a stream.
 const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// As good as forever, where an operator set a timeout that no clock can hold.
+/// Used for a configured timeout that is too long for a clock.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// What requests have in common.
+/// The state that requests share.
 pub(super) struct RelayState {
     catalogue: Arc<Catalogue>,
-    /// The names of what the predictor is told, made once.
+    /// The names of the predictor's metadata, allocated once.
     prompt_bytes: Arc<str>,
     max_tokens: Arc<str>,
 }
@@ -50,17 +50,17 @@ impl RelayState {
         RelayState { catalogue, prompt_bytes, max_tokens }
     }
 
-    /// What is known of a request before it runs and bears on how long that takes.
+    /// The properties of a request that help to predict its run time.
     fn metadata(&self, peek: &Peek<'_>, body: &[u8]) -> Metadata {
         let bytes = (Arc::clone(&self.prompt_bytes), MetadataValue::Number(body.len() as f64));
         let tokens = |number| (Arc::clone(&self.max_tokens), MetadataValue::Number(number));
         let entries = peek.max_tokens.map(tokens).into_iter().chain([bytes]);
-        // Two finite numbers under short names are never refused.
+        // Two finite numbers with short names are always valid.
         Metadata::new(entries).unwrap_or_default()
     }
 }
 
-/// Why nobody has a model: there is no such thing, or an operator has removed whoever has it.
+/// Why no worker serves a model: it is unknown, or an operator has removed the workers that serve it.
 fn missing_model_error(service: &dyn SchedulerApi, model: &str) -> OpenAiError {
     let mut removed = false;
     service.read(&mut |scheduler, _| {
@@ -72,7 +72,7 @@ fn missing_model_error(service: &dyn SchedulerApi, model: &str) -> OpenAiError {
     if removed { OpenAiError::removed(model) } else { OpenAiError::unknown_model(model) }
 }
 
-/// Answers a request of any form.
+/// Responds to a request of any form.
 pub(super) async fn respond(
     relay_state: &RelayState,
     app: &AppState,
@@ -130,7 +130,7 @@ async fn try_respond(
     loop {
         match call.next().await {
             CallEvent::Piece(piece) if stream => return Ok(streamed(call, piece)),
-            // An executor that gives pieces unasked gives the whole at the end, too.
+            // An executor that streams although it was not requested returns the whole result at the end, too.
             CallEvent::Piece(_) => {}
             CallEvent::Ended(task, finished) => {
                 return ended(&**service, caller, &task, &finished).await;
@@ -144,7 +144,7 @@ async fn try_respond(
     }
 }
 
-/// Nearly all say exactly this.
+/// Nearly all requests have exactly this type, or none.
 fn check_type(headers: &HeaderMap) -> Result<(), OpenAiError> {
     if headers.get(CONTENT_TYPE).is_none_or(|kind| kind == "application/json") {
         return Ok(());
@@ -158,7 +158,7 @@ fn requirement(model: Name, caller: &Caller) -> Requirement {
     Requirement { model: Some(model), priority, ..Requirement::default() }
 }
 
-/// The answer to a request that has ended before anything was passed on.
+/// The response to a request that ended before any piece was forwarded.
 async fn ended(
     service: &dyn SchedulerApi,
     caller: &Caller,
@@ -182,13 +182,13 @@ async fn ended(
     Ok(response)
 }
 
-/// A result as it came.
+/// A result, unchanged.
 fn inline_response(payload: &Payload) -> Response {
     let kind = content_type_of(payload.bytes());
     response::with_type(StatusCode::OK, kind, Body::from(payload_bytes(payload.clone())))
 }
 
-/// What a result is: nearly always an object in JSON, which is not looked at any further.
+/// The content type of a result: nearly always a JSON object, which is not parsed any further.
 fn content_type_of(bytes: &[u8]) -> HeaderValue {
     let is_json = bytes.starts_with(b"{") || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
     HeaderValue::from_static(match is_json {
@@ -198,11 +198,11 @@ fn content_type_of(bytes: &[u8]) -> HeaderValue {
     })
 }
 
-/// The answer of a server that found a fault with the request: it is the client's to read.
+/// The response of a back end that refused the request, if it is meant for the client.
 fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
     let error = finished.error.as_ref()?;
     let status = StatusCode::from_u16(error.status?).ok()?;
-    // That the server wants no more at present is for the client, too; that it refuses our key is not.
+    // The client also gets the back end's rate limits, but not that it refuses the scheduler's key.
     let is_for_client = match error.kind {
         FailureKind::InvalidInput => status.is_client_error(),
         _ => matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS),
@@ -210,7 +210,7 @@ fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
     if !is_for_client {
         return None;
     }
-    // It may be cut off, if it was long.
+    // A long body may be truncated.
     let kind = match serde_json::from_str::<IgnoredAny>(&error.message) {
         Ok(_) => "application/json",
         Err(_) => "text/plain; charset=utf-8",
@@ -219,9 +219,9 @@ fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
     Some(response::with_type(status, HeaderValue::from_static(kind), body))
 }
 
-/// The pieces as they come.
+/// Streams the pieces as they arrive.
 fn streamed(call: Call, first: Payload) -> Response {
-    // A server that does not stream answers with an object all the same.
+    // A back end that does not stream responds with an object all the same.
     let kind = if first.bytes().starts_with(b"{") { "application/json" } else { EVENT_STREAM };
     let id = request_id(call.task());
     let body =
@@ -234,11 +234,11 @@ fn streamed(call: Call, first: Payload) -> Response {
     response
 }
 
-/// Where a stream is.
+/// The state of a stream.
 enum StreamState {
-    /// The first piece came with the answer's head.
+    /// The first piece, which goes out with the head of the response.
     First(Payload, Call),
-    /// `true` if what was passed on ends with a whole event.
+    /// `true` if the forwarded pieces end with a whole event.
     Open(Call, bool),
     Closed,
 }
@@ -258,7 +258,7 @@ impl StreamState {
                 OpenAiError::lost()
             }
         };
-        // An event that was cut off must not swallow this one.
+        // This event must not become part of one that was cut off.
         let mut event = if whole_event { Vec::new() } else { b"\n\n".to_vec() };
         event.extend(error.event());
         Some((Ok(event.into()), StreamState::Closed))

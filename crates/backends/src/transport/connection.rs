@@ -1,9 +1,9 @@
-//! One connection, driven by whoever waits for it.
+//! One connection, driven by the task that waits for its response.
 //!
-//! A connection has no task of its own: the one that waits for the answer does the reading and the writing. That
-//! saves two changes of task a request, and dropping a request drops its connection, which is all that
-//! HTTP/1 has to cancel it. Kept for later, a connection lies still; whether the server has closed it
-//! meanwhile is looked up when it is wanted again.
+//! A connection has no task of its own: the task that waits for the response does the reading and the writing. That
+//! saves two task switches a request, and dropping a request drops its connection, which is the only way to cancel it
+//! in HTTP/1. An idle connection is not polled; whether the back end has closed it meanwhile is checked when it is used
+//! again.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -23,33 +23,33 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{HttpError, Origin};
 
-/// A connection to a server, between requests.
+/// A connection to a back end, between requests.
 pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
-    /// `None` once it has ended, so that whoever waits for it learns that.
+    /// `None` once it has ended: dropping it fails the request that waits for it.
     connection: Option<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
     pub(super) reactor: Reactor,
-    /// Requests that were sent from elsewhere.
+    /// Requests that were sent from other reactors.
     pub(super) foreign_uses: u32,
 }
 
-/// The reactor that a connection belongs to: of a thread with its own, or of all the others together. A connection is
-/// of use to everyone, but what it brings is then handed from thread to thread.
+/// The reactor that a connection belongs to: that of a single-threaded runtime, or the one that all other threads
+/// share. A connection can be used from any reactor, but its data is then handed from thread to thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reactor(Option<ThreadId>);
 
-/// A request that has been answered; the body of the answer is still to be read.
+/// A request whose response has begun; the body is still to be read.
 pub(crate) struct Exchange {
-    /// The status of the answer.
+    /// The status of the response.
     pub(crate) status: StatusCode,
-    /// The header of the answer.
+    /// The headers of the response.
     pub(crate) headers: HeaderMap,
     body: Incoming,
     conn: Option<Box<HttpConnection>>,
     origin: Arc<Origin>,
 }
 
-/// Why a request was not answered; with the request if nothing of it was sent.
+/// Why a request got no response; with the request if nothing of it was sent.
 pub(super) struct SendError {
     pub(super) error: HttpError,
     pub(super) request: Option<Request<Full<Bytes>>>,
@@ -65,7 +65,7 @@ impl HttpConnection {
         Ok(Box::new(HttpConnection { sender, connection, reactor, foreign_uses: 0 }))
     }
 
-    /// Whether a request can be sent: one look at the socket, without waiting.
+    /// Whether a request can be sent: polls the socket once, without waiting.
     pub(super) fn is_usable(&mut self) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
         self.connection.is_some() && self.sender.is_ready()
@@ -79,18 +79,18 @@ impl HttpConnection {
         }
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and waits for the head of the response.
     pub(super) async fn send(
         mut self: Box<HttpConnection>,
         request: Request<Full<Bytes>>,
         origin: Arc<Origin>,
     ) -> Result<Exchange, SendError> {
         let mut response = pin!(self.sender.try_send_request(request));
-        let answered = poll_fn(|cx| {
+        let responded = poll_fn(|cx| {
             self.drive(cx);
             response.as_mut().poll(cx)
         });
-        match answered.await {
+        match responded.await {
             Ok(response) => {
                 let (head, body) = response.into_parts();
                 let (status, headers) = (head.status, head.headers);
@@ -113,10 +113,10 @@ impl Reactor {
 }
 
 impl Exchange {
-    /// The next part of the body; `None` at its end. May be dropped and called again.
+    /// The next part of the body; `None` at its end. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, HttpError> {
         if self.conn.is_none() {
-            // All was read, and nobody drives the connection for this body any more.
+            // The whole body was read, and the connection is no longer driven for it.
             return Ok(None);
         }
         let read = poll_fn(|cx| self.poll_next(cx)).await?;
@@ -129,7 +129,7 @@ impl Exchange {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, HttpError>> {
-        // The body says first that it wants something: the connection reads nothing that nobody wants.
+        // The body is polled first: the connection reads nothing that is not requested.
         let mut driven = false;
         loop {
             match Pin::new(&mut self.body).poll_frame(cx) {

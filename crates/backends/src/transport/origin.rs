@@ -1,4 +1,4 @@
-//! One server's address: looked up and checked for each connection, with the connections that are kept.
+//! The address of one back end, resolved and checked for each connection, with its idle connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -14,20 +14,20 @@ use tokio::time::timeout;
 use super::connection::{Exchange, HttpConnection, Reactor};
 use super::{CONNECT_TIMEOUT, HttpError, lock};
 
-/// Connections that are kept for one server: as many as busy proxies use for one, few enough that a thousand
-/// servers do not use up the descriptors of a process.
+/// Idle connections that are kept for one back end: as many as busy proxies keep, few enough that a thousand back ends
+/// do not use up the descriptors of a process.
 const MAX_IDLE: usize = 256;
-/// A connection that was not used for this long is closed; most servers do it sooner.
+/// A connection that was not used for this long is closed; most back ends close it sooner.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Uses of a connection from elsewhere until it is closed: a new one costs as much as some dozens of hand-overs between
-/// threads save.
+/// Uses of a connection from other reactors until it is closed: a new one costs as much as some dozens of hand-overs
+/// between threads.
 const MAX_FOREIGN_USES: u32 = 64;
-/// More addresses than this for one name are not tried.
+/// Further addresses of one name are not tried.
 const MAX_ADDRESSES: usize = 16;
-/// The longest name of a host that the domain name system has.
+/// The longest host name in DNS.
 const MAX_HOST_BYTES: usize = 253;
 
-/// Where a URL points to.
+/// The host, port and path of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// In lower case, without brackets.
@@ -37,7 +37,7 @@ pub(crate) struct Target {
     pub(crate) path: String,
 }
 
-/// A server that is called again and again.
+/// A back end's host and port, with its idle connections.
 pub(crate) struct Origin {
     host: String,
     port: u16,
@@ -48,7 +48,7 @@ pub(crate) struct Origin {
 }
 
 impl Target {
-    /// Reads an `http://` address.
+    /// Parses an `http://` address.
     pub(crate) fn parse(url: &str) -> Result<Target, HttpError> {
         let shown: String = url.chars().take(200).collect();
         let refuse = |why: &str| Err(HttpError::Address(format!("`{shown}` {why}")));
@@ -89,7 +89,7 @@ impl Target {
         Ok(Target { host: bare.to_ascii_lowercase(), port, path })
     }
 
-    /// The host and the port as they stand in a URL.
+    /// The host and the port as in a URL.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -110,7 +110,7 @@ impl Origin {
         Ok(Arc::new(Origin { host, port, header, allowed, idle: Mutex::default() }))
     }
 
-    /// Sends a request over a connection that is kept, or a new one, and waits for the head of the answer.
+    /// Sends a request over an idle connection, or a new one, and waits for the head of the response.
     pub(crate) async fn send(
         self: &Arc<Origin>,
         method: Method,
@@ -133,7 +133,7 @@ impl Origin {
         while let Some(conn) = self.take_idle() {
             match conn.send(request, Arc::clone(self)).await {
                 Ok(exchange) => return Ok(exchange),
-                // It was closed at the last moment and nothing was sent: the next one.
+                // The connection was closed before anything was sent: use the next one.
                 Err(error) => match error.request {
                     Some(unsent) => request = unsent,
                     None => return Err(error.error),
@@ -144,7 +144,7 @@ impl Origin {
         conn.send(request, Arc::clone(self)).await.map_err(|error| error.error)
     }
 
-    /// Whether the server accepts connections. A new one is made: one that is kept says nothing about that.
+    /// Checks that the back end accepts connections. A new one is made: an idle one is no proof.
     pub(crate) async fn probe(&self) -> Result<(), HttpError> {
         self.close_expired();
         let conn = self.connect().await?;
@@ -154,14 +154,14 @@ impl Origin {
         Ok(())
     }
 
-    /// Closes the connections that are kept.
+    /// Closes all idle connections.
     pub(crate) fn close_idle(&self) {
         let kept = std::mem::take(&mut *lock(&self.idle));
         // Closed outside of the lock.
         drop(kept);
     }
 
-    /// Keeps a connection for the next request, unless it would be better made anew where it is used.
+    /// Keeps a connection for the next request, unless it was used too often from other reactors.
     pub(super) fn put_idle(&self, mut conn: Box<HttpConnection>) {
         conn.foreign_uses += u32::from(conn.reactor != Reactor::current());
         if conn.foreign_uses > MAX_FOREIGN_USES {
@@ -173,16 +173,16 @@ impl Origin {
         }
     }
 
-    /// The connection that was used last and is still good, of those at home here if there are any.
+    /// The usable connection that was used last, preferably one of the current reactor.
     fn take_idle(&self) -> Option<Box<HttpConnection>> {
         self.close_expired();
         let here = Reactor::current();
         loop {
             let (mut conn, _) = {
                 let mut idle = lock(&self.idle);
-                let near = idle.iter().rposition(|(conn, _)| conn.reactor == here);
-                match near {
-                    Some(near) => idle.remove(near),
+                let local = idle.iter().rposition(|(conn, _)| conn.reactor == here);
+                match local {
+                    Some(local) => idle.remove(local),
                     None => idle.pop()?,
                 }
             };
@@ -192,7 +192,7 @@ impl Origin {
         }
     }
 
-    /// Closes what has not been used for long: the first ones, because the last ones are taken first.
+    /// Closes connections that have expired. They are at the front, because connections are taken from the back.
     fn close_expired(&self) {
         let mut idle = lock(&self.idle);
         let old = idle.iter().take_while(|(_, since)| since.elapsed() > IDLE_TIMEOUT).count();
@@ -223,7 +223,7 @@ impl Origin {
         self.header.to_str().unwrap_or("the back end")
     }
 
-    /// The addresses to try. They were checked, and are used as they are: a second look-up might give others.
+    /// The addresses to try. They are checked here and must be used as they are: a second lookup might return others.
     async fn addresses(&self) -> Result<Vec<SocketAddr>, HttpError> {
         let addresses = match self.host.parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, self.port)],
@@ -236,7 +236,7 @@ impl Origin {
             },
         };
         for address in &addresses {
-            // What is written as IPv6 and reached as IPv4 is judged as IPv4.
+            // An IPv4 address in the form of an IPv6 one is checked as IPv4.
             let ip = address.ip().to_canonical();
             let allowed = self.allowed.as_ref();
             if !allowed.is_none_or(|networks| networks.iter().any(|net| net.contains(&ip))) {

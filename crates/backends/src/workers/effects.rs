@@ -1,7 +1,7 @@
-//! What surrounds the machine of an HTTP worker: its runs are HTTP calls, and its messages go to the scheduler of this
-//! process.
+//! The effect handler of an HTTP worker's machine: its runs are HTTP calls, and its messages go to the scheduler of
+//! this process.
 //!
-//! A dispatch is carried out where it arrives: the call is made on the thread of the request that it answers.
+//! A dispatch is carried out where it arrives: the call is made on the thread of the client's request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,43 +25,43 @@ use super::http_back_end::HttpBackEnd;
 use super::instance::{InstanceBackEnd, InstanceReport};
 use crate::transport::lock;
 
-/// Notifications about a run that wait for it. Each only makes it look, so more are not needed.
+/// Notifications that are queued for a run. Each only triggers a check, so more are not needed.
 const MAX_NOTIFICATIONS: usize = 8;
 
-/// The machine of an HTTP worker. Nothing of it is durable: what it ran is known to the scheduler.
+/// The machine of an HTTP worker. It has no durable state: the scheduler records its attempts.
 pub(super) type HttpMachine = SharedMachine<WorkerMachine, NoJournal, HttpEffectHandler>;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct HttpEffectHandler {
     pub(super) worker: Arc<Worker>,
     pub(super) back_end: WorkerBackEnd,
     pub(super) scheduler: SchedulerHandle,
-    /// Messages may come from a thread that is not of the runtime.
+    /// Messages may be sent from a thread outside of the runtime.
     pub(super) runtime: Handle,
     pub(super) machine: OnceLock<Weak<HttpMachine>>,
     pub(super) runs: Mutex<HashMap<RunId, RunEntry>>,
     pub(super) outbox: Mutex<Outbox>,
     /// The alarms of all workers.
     pub(super) alarms: Arc<AlarmNotifier>,
-    /// The machine wants to be woken earlier than it wanted before.
+    /// The machine requests to be woken earlier than before.
     pub(super) wants_alarm: AtomicBool,
-    /// When it wanted to be woken when it was last asked.
+    /// The time at which the machine is to be woken, as of the last check.
     pub(super) alarm_us: AtomicU64,
     /// Whether the back end can be used.
     pub(super) health: Mutex<BackEndHealth>,
-    /// A call did not reach the back end: look at its health now.
+    /// A call did not reach the back end: check its health soon.
     pub(super) check_soon: Notify,
-    /// Whether the worker is used. One that was removed is kept, and not asked for its health.
+    /// Whether the worker is used. A removed worker is kept, and its health is not checked.
     pub(super) used: watch::Sender<bool>,
     /// The worker is dropped.
     pub(super) closed: CancellationToken,
 }
 
-/// Answers that wait to be given, in order.
+/// Messages that wait to be sent to the scheduler, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
     messages: VecDeque<FromWorker>,
-    /// Whether a task gives them.
+    /// Whether a task sends them.
     is_draining: bool,
 }
 
@@ -73,7 +73,7 @@ impl Outbox {
     }
 }
 
-/// What does the work.
+/// The back end that runs the tasks of a worker.
 pub(super) enum WorkerBackEnd {
     Http(HttpBackEnd),
     Instance(InstanceBackEnd),
@@ -85,32 +85,32 @@ pub(super) struct RunEntry {
     notify: Option<mpsc::Sender<RunNotification>>,
 }
 
-/// What is said about a run at a task instance: a report, if the caller has proven that it is the instance.
+/// A notification about a run at a task instance: a report, if the caller has proven that it is the instance.
 pub(super) type RunNotification = Option<Box<InstanceReport>>;
 
-/// What a run knows of itself.
+/// What a run needs.
 pub(super) struct RunContext {
     pub(super) machine: Arc<HttpMachine>,
     pub(super) dispatch: Arc<Dispatch>,
     pub(super) stop: CancellationToken,
-    /// Of a run at a task instance: what is said about it.
+    /// Of a run at a task instance: the notifications about it.
     pub(super) notified: Option<mpsc::Receiver<RunNotification>>,
 }
 
 impl RunContext {
-    /// What is said about the run next.
+    /// The next notification about the run.
     pub(super) async fn next_notified(&mut self) -> Option<RunNotification> {
         self.notified.as_mut()?.recv().await
     }
 }
 
 impl HttpEffectHandler {
-    /// Something is said about a run of this worker.
+    /// Passes a notification to a run of this worker.
     pub(super) fn notified(&self, fence: Fence, report: RunNotification) {
         let id = RunId { scheduler: self.scheduler.id, fence };
         let notify = lock(&self.runs).get(&id).and_then(|entry| entry.notify.clone());
         if let Some(notify) = notify {
-            // If there is no room for it, the next poll finds the same.
+            // If the queue is full, the next poll finds the same.
             let _ = notify.try_send(report);
         }
     }
@@ -134,19 +134,19 @@ impl HttpEffectHandler {
         lock(&self.runs).len()
     }
 
-    /// Says something to the scheduler. Not with a lock held: it may answer at once.
+    /// Sends a message to the scheduler. Must not be called with a lock held: the scheduler may respond at once.
     pub(super) fn send_to_scheduler(&self, message: FromWorker) {
         (self.scheduler.on_message)(self.worker.id, message);
     }
 
-    /// A call did not reach the back end: it is given nothing until a health check passes.
+    /// A call did not reach the back end: it gets no tasks until a health check passes.
     pub(super) fn mark_unreachable(&self, error: &str) {
         lock(&self.health).call_failed(error);
         self.tell(WorkerEvent::BackEndChecked { executor: 0, is_healthy: false });
         self.check_soon.notify_one();
     }
 
-    /// Why nothing new is sent to the back end, if that is so: the scheduler hears when it is well again.
+    /// The end of a new run if the back end is unavailable: the scheduler is notified when it is healthy again.
     pub(super) fn unavailable(&self) -> Option<RunEnd> {
         let error = lock(&self.health).problem()?.to_owned();
         Some(RunEnd::Outcome(Outcome::Unreachable { error }, None))
@@ -159,7 +159,7 @@ impl HttpEffectHandler {
     }
 
     fn handle_effects(&self, effects: impl Iterator<Item = WorkerEffect>) {
-        let mut answers = Vec::new();
+        let mut messages = Vec::new();
         for effect in effects {
             match effect {
                 WorkerEffect::Run(RunCommand::Start { id, dispatch, .. }) => {
@@ -167,31 +167,31 @@ impl HttpEffectHandler {
                 }
                 WorkerEffect::Run(RunCommand::Stop(id)) => self.stop(id),
                 WorkerEffect::Send(OutgoingMessage { message, .. }) => match message {
-                    // A run says so itself if it takes a while: its end tells how long it was.
+                    // A run that takes a while reports its start itself; the report of the end has the run time.
                     FromWorker::Started { fence, .. } if !self.is_running(fence) => {}
                     FromWorker::Finished { .. } => self.send_to_scheduler(message),
-                    other => answers.push(other),
+                    other => messages.push(other),
                 },
             }
         }
-        if !answers.is_empty() {
-            self.send_later(answers);
+        if !messages.is_empty() {
+            self.send_later(messages);
         }
     }
 
-    /// Answers, but not within the call that brought the question: the scheduler may answer with another message, and so
+    /// Sends messages, but not within the call that caused them: the scheduler may respond with another message, and so
     /// on without an end.
-    fn send_later(&self, answers: Vec<FromWorker>) {
+    fn send_later(&self, messages: Vec<FromWorker>) {
         let mut waiting = lock(&self.outbox);
-        waiting.messages.extend(answers);
+        waiting.messages.extend(messages);
         if std::mem::replace(&mut waiting.is_draining, true) {
             return;
         }
         let Some(machine) = self.machine.get().and_then(Weak::upgrade) else { return };
         self.runtime.spawn(async move {
             let handler = machine.handler();
-            while let Some(answer) = lock(&handler.outbox).next() {
-                handler.send_to_scheduler(answer);
+            while let Some(message) = lock(&handler.outbox).next() {
+                handler.send_to_scheduler(message);
             }
         });
     }
@@ -211,13 +211,13 @@ impl HttpEffectHandler {
         };
         let stop = {
             let mut runs = lock(&self.runs);
-            // It is there already if it was stopped before it was started.
+            // The entry exists already if the run was stopped before it was started.
             let stop = runs.remove(&id).map_or_else(CancellationToken::new, |entry| entry.stop);
             runs.insert(id, RunEntry { stop: stop.clone(), notify });
             stop
         };
         let context = RunContext { machine, dispatch, stop, notified };
-        // Next to the request that it answers, which is most often at home where we are called.
+        // On the runtime of the client's request, which is most often the current one.
         match Handle::try_current() {
             Ok(here) => drop(here.spawn(run(id, context))),
             Err(_) => drop(self.runtime.spawn(run(id, context))),
@@ -233,7 +233,7 @@ impl HttpEffectHandler {
                 entry.or_insert_with(|| RunEntry { stop: CancellationToken::new(), notify: None });
             entry.stop.cancel();
         }
-        // If it has ended meanwhile, nothing will start or end under this name any more.
+        // If the run has ended meanwhile, no run with this id will start or end any more.
         if !machine.read(|machine, _| machine.has_run(id)) {
             lock(&self.runs).remove(&id);
         }
@@ -249,7 +249,7 @@ impl WorkerBackEnd {
     }
 }
 
-/// Runs a task, and tells the machine of its end.
+/// Runs a task, and reports its end to the machine.
 async fn run(id: RunId, context: RunContext) {
     let machine = Arc::clone(&context.machine);
     let handler = machine.handler();
@@ -262,7 +262,7 @@ async fn run(id: RunId, context: RunContext) {
         handler.mark_unreachable(error);
     }
     machine.step_events([ended.event(id)]);
-    // After the machine knows: it does not stop this run from now on.
+    // After the machine knows of the end: it does not stop this run from now on.
     lock(&handler.runs).remove(&id);
 }
 

@@ -1,6 +1,6 @@
-//! `http-workers.json`: where the registered workers are, so that they are found again after a restart.
+//! `http-workers.json`: the locations of the registered workers, so that they are restored after a restart.
 //!
-//! Keys are not written: a server that needs one is registered again, by the configuration or by whoever did.
+//! Keys are not written: a back end that needs one is registered again, by the configuration or by its client.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use crate::transport::{HttpError, Target};
 
 const FILE: &str = "http-workers.json";
 const NEW_FILE: &str = "http-workers.json.new";
-/// A worker takes some hundred bytes: room for all that are taken, with long names.
+/// A worker takes some hundred bytes: room for as many as can be registered, with long names.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Why the list of workers could not be read.
@@ -29,10 +29,10 @@ pub enum OpenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not what was written.
+    /// The content of the file is invalid.
     #[error("{path} is damaged ({reason}): move it away and register the HTTP workers again")]
     Damaged {
         /// The file.
@@ -42,7 +42,7 @@ pub enum OpenError {
     },
 }
 
-/// A worker that is to be found again.
+/// A worker that is restored after a restart.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SavedWorker {
     pub(super) worker: Worker,
@@ -76,13 +76,15 @@ pub(super) fn read(directory: &Path) -> Result<Vec<SavedWorker>, OpenError> {
     let path = directory.join(FILE);
     let failed = |source| OpenError::Read { path: path.clone(), source };
     let size = match std::fs::metadata(&path) {
-        Ok(about) => about.len(),
+        Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
     let damaged = |reason: String| OpenError::Damaged { path: path.clone(), reason };
     if size > MAX_FILE_BYTES {
-        return Err(damaged(format!("it has {size} bytes, more than was ever written")));
+        return Err(damaged(format!(
+            "it has {size} bytes, more than the limit of {MAX_FILE_BYTES}"
+        )));
     }
     let text = std::fs::read(&path).map_err(failed)?;
     let document: Document<Vec<SavedWorker>> =
@@ -90,12 +92,12 @@ pub(super) fn read(directory: &Path) -> Result<Vec<SavedWorker>, OpenError> {
     Ok(document.workers)
 }
 
-/// Writes all of it beside the old file, then puts it in its place.
+/// Writes a new file beside the old one, and then replaces the old one.
 pub(super) fn write(directory: &Path, rows: &[SavedWorker]) -> std::io::Result<()> {
     let text = serde_json::to_vec_pretty(&Document { workers: rows })?;
     std::fs::create_dir_all(directory)?;
     let new = directory.join(NEW_FILE);
-    // An address may hold what others should not read.
+    // An address may hold secrets.
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(&text)?;

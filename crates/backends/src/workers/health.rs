@@ -1,4 +1,4 @@
-//! Asks back ends again and again whether they are well, and wakes their machines.
+//! Checks the health of back ends at intervals, and wakes their machines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,14 +12,14 @@ use super::Inner;
 use super::effects::{HttpEffectHandler, HttpMachine, WorkerBackEnd};
 use crate::transport::{HttpError, lock};
 
-/// How often an unhealthy back end is asked, at least: most are back within seconds, and a connection that is
-/// refused costs little.
+/// How often an unhealthy back end is checked, at least: most are back within seconds, and a refused connection costs
+/// little.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How late a machine may be woken, so that those that want to be are woken together. Runs end in time by themselves;
-/// what is left are results that are sent again, and leases that end.
+/// How late a machine may be woken, so that several are woken together. Runs have timers of their own; alarms are only
+/// for results that are sent again and for leases that end.
 const WAKE_TOLERANCE: Duration = Duration::from_millis(100);
 
-/// Watches one back end until its worker is dropped.
+/// Checks one back end until its worker is dropped.
 pub(super) async fn monitor(machine: Weak<HttpMachine>, interval: Duration) {
     let retry = RETRY_INTERVAL.min(interval);
     loop {
@@ -29,18 +29,18 @@ pub(super) async fn monitor(machine: Weak<HttpMachine>, interval: Duration) {
         tokio::select! {
             biased;
             () = handler.closed.cancelled() => return,
-            // The handler has the other end of it.
+            // It cannot fail: the handler holds the sender.
             _ = used.wait_for(|used| *used) => {}
         }
-        let well = check(handler).await;
-        // Also when it is no news: a call that did not reach it may have said otherwise meanwhile.
-        machine.step_events([WorkerEvent::BackEndChecked { executor: 0, is_healthy: well }]);
-        let missed = handler.check_soon.notified();
-        let pause = if well { interval } else { retry };
+        let is_healthy = check(handler).await;
+        // Also if nothing has changed: a call that did not reach it may have reported otherwise meanwhile.
+        machine.step_events([WorkerEvent::BackEndChecked { executor: 0, is_healthy }]);
+        let check_soon = handler.check_soon.notified();
+        let delay = if is_healthy { interval } else { retry };
         tokio::select! {
             () = handler.closed.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-            () = missed => tokio::time::sleep(retry).await,
+            () = tokio::time::sleep(delay) => {}
+            () = check_soon => tokio::time::sleep(retry).await,
         }
     }
 }
@@ -56,27 +56,27 @@ async fn check(handler: &HttpEffectHandler) -> bool {
         Err(error) => HealthCheck::Failed(error.to_string()),
     };
     let in_flight = handler.in_flight();
-    let (was_well, is_well, problem) = {
+    let (was_healthy, is_healthy, problem) = {
         let mut health = lock(&handler.health);
-        let was_well = health.problem().is_none();
-        let is_well = health.checked(checked, in_flight);
-        (was_well, is_well, health.problem().unwrap_or_default().to_owned())
+        let was_healthy = health.problem().is_none();
+        let is_healthy = health.checked(checked, in_flight);
+        (was_healthy, is_healthy, health.problem().unwrap_or_default().to_owned())
     };
-    match (was_well, is_well) {
+    match (was_healthy, is_healthy) {
         (true, false) => {
             tracing::warn!(worker = %handler.worker.id, "a back end gets no tasks: {problem}");
         }
         (false, true) => tracing::info!(worker = %handler.worker.id, "a back end is healthy again"),
         _ => {}
     }
-    is_well
+    is_healthy
 }
 
-/// Tells the task that wakes the machines of all workers that one of them wants to be woken earlier.
+/// Notifies the task that wakes all machines that one of them requests to be woken earlier.
 #[derive(Default)]
 pub(super) struct AlarmNotifier {
-    /// Whether it has been told, and has not looked since: a machine asks with every run, and most run for less than
-    /// it takes to set an alarm.
+    /// Whether it was notified and has not checked since: a machine requests an alarm with every run, and most runs are
+    /// shorter than the time that it takes to set one.
     is_requested: AtomicBool,
     requested: Notify,
 }
@@ -107,7 +107,7 @@ pub(super) async fn wake(workers: Weak<Inner>) {
         };
         tokio::select! {
             () = timer => {}
-            // What is asked for meanwhile is looked at together.
+            // Alarms that are requested meanwhile are handled together.
             () = alarms.requested.notified() => tokio::time::sleep(WAKE_TOLERANCE).await,
         }
         alarms.is_requested.store(false, Ordering::Release);
@@ -118,13 +118,13 @@ pub(super) async fn wake(workers: Weak<Inner>) {
     }
 }
 
-/// Wakes a machine if its time has come. Returns when it wants to be woken next.
+/// Wakes a machine if it is due. Returns when it is due next.
 fn wake_one(machine: &Arc<HttpMachine>) -> u64 {
     let handler = machine.handler();
     let now = hypha_driver::EffectHandler::now(handler);
-    let asks = handler.wants_alarm.swap(false, Ordering::AcqRel);
+    let is_requested = handler.wants_alarm.swap(false, Ordering::AcqRel);
     let alarm_us = handler.alarm_us.load(Ordering::Relaxed);
-    if !asks && alarm_us > now.as_micros() {
+    if !is_requested && alarm_us > now.as_micros() {
         return alarm_us;
     }
     if machine.set_alarm().is_some_and(|at| at <= now) {

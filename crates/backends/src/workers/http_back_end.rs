@@ -1,4 +1,4 @@
-//! Runs of a server: each is one HTTP call.
+//! Runs at a back end: each is one HTTP call.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use crate::back_end::BackEnd;
 use crate::call::CallOutcome;
 use crate::transport::HttpError;
 
-/// The start of a call that ends sooner is not told: it would cost as much as all the rest of it.
+/// The start of a call that ends sooner is not reported: the report would cost as much as the rest of the call.
 const START_REPORT_DELAY: Duration = Duration::from_millis(5);
 
-/// A server that does the work of a worker.
+/// A back end that runs the tasks of a worker.
 pub(super) struct HttpBackEnd(pub(super) BackEnd);
 
 impl HttpBackEnd {
@@ -37,11 +37,11 @@ impl HttpBackEnd {
         let call = BackEndRun { server: &self.0, handler: machine.handler(), dispatch: &dispatch };
         let outcome = tokio::select! {
             biased;
-            // Dropping the call hangs up.
+            // Dropping the call closes its connection.
             () = stop.cancelled() => {
                 Outcome::Failed(TaskError::new(FailureKind::WorkerFailed, "the run was stopped"))
             }
-            answer = call.outcome_in_time() => match answer {
+            outcome = call.outcome_in_time() => match outcome {
                 Some(CallOutcome::Completed { payload }) => Outcome::Completed { result: payload.into() },
                 Some(CallOutcome::Failed(error)) => Outcome::Failed(error),
                 Some(CallOutcome::Unreachable { error }) => Outcome::Unreachable { error },
@@ -59,7 +59,7 @@ struct BackEndRun<'a> {
 }
 
 impl BackEndRun<'_> {
-    /// The answer, if it is there in time.
+    /// The outcome, if the call ends before its timeout.
     async fn outcome_in_time(&self) -> Option<CallOutcome> {
         let began = AtomicBool::new(false);
         let within = Duration::from_micros(self.dispatch.timeout.as_micros());
@@ -68,7 +68,7 @@ impl BackEndRun<'_> {
         let ends = timer.deadline().checked_add(within.saturating_sub(START_REPORT_DELAY));
         tokio::select! {
             biased;
-            answer = &mut call => return Some(answer),
+            outcome = &mut call => return Some(outcome),
             () = &mut timer => {}
         }
         self.report_started(&began);
@@ -77,7 +77,7 @@ impl BackEndRun<'_> {
                 timer.as_mut().reset(ends);
                 tokio::select! {
                     biased;
-                    answer = call => Some(answer),
+                    outcome = call => Some(outcome),
                     () = timer => None,
                 }
             }

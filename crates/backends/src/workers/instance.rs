@@ -1,4 +1,4 @@
-//! Runs of a task instance. What each does next is decided by [`InstanceRun`]; here are the calls and the timers.
+//! Runs at a task instance. [`InstanceRun`] decides what each does next; this module has the calls and the timers.
 
 mod protocol;
 
@@ -21,16 +21,16 @@ use crate::transport::{HttpError, Origin};
 
 pub(super) use self::protocol::{InstanceReport, probe};
 
-/// The part of an instance's name that is looked at: the scheduler stores it with each attempt there.
+/// Longer names of instances are truncated: the scheduler stores the name with each attempt there.
 const MAX_NAME_CHARS: usize = 128;
 
-/// A task instance that does the work of a worker.
+/// A task instance that runs the tasks of a worker.
 pub(super) struct InstanceBackEnd {
     instance: InstanceClient,
     health_timeout: Duration,
     poll_interval: Duration,
     secrets: Arc<Secrets>,
-    /// What the instance calls itself.
+    /// The name that the instance reports.
     name: watch::Sender<Option<Arc<str>>>,
 }
 
@@ -81,7 +81,7 @@ impl InstanceBackEnd {
         }
         let (worker, fence) = (context.machine.handler().worker.id, context.dispatch.fence);
         let task = context.dispatch.attempt.task.to_string();
-        // Known before it is handed over: the instance may be done before its answer is here.
+        // Registered before the task is enqueued: the instance may be done before its response arrives.
         let mut secret = self.secrets.register(AttemptKey { worker, fence }, &task);
         let resume = context.dispatch.resume.as_deref().map(InstanceHandle::from_text);
         if let Some(resume) = resume.as_ref().filter(|resume| *resume.id != *task) {
@@ -131,7 +131,7 @@ impl InstanceRunner<'_> {
         }
     }
 
-    /// Hands the task over. A fast instance may have notified of its end before it answers.
+    /// Enqueues the task. A fast instance may send the notification of its end before the response.
     async fn enqueue(&mut self) -> NextAction {
         let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.to_hex());
         let instance = self.backend.instance.clone();
@@ -150,7 +150,7 @@ impl InstanceRunner<'_> {
             }
         };
         if let Some(error) = unreachable {
-            // What waits behind it would only wait for the same.
+            // Tasks that are queued behind it would only wait for the same timeout.
             self.handler().mark_unreachable(&error);
         }
         if let EnqueueOutcome::Accepted(Some(id)) = &enqueued
@@ -161,7 +161,7 @@ impl InstanceRunner<'_> {
         self.run_state.enqueued(self.now(), enqueued)
     }
 
-    /// Waits for news until then.
+    /// Waits for a notification or a change of the instance's name until `at`.
     async fn wait(&mut self, at: Time) -> NextAction {
         let sleep = tokio::time::sleep(until(at, self.now()));
         tokio::pin!(sleep);
@@ -210,7 +210,7 @@ fn span(duration: Duration) -> Span {
     Span::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// How long it is until then; a timer may be a little early, so a little more.
+/// The time from `now` to `at`, plus a microsecond, because a timer may fire a little early.
 fn until(at: Time, now: Time) -> Duration {
     Duration::from_micros(at.since(now).as_micros().saturating_add(1))
 }

@@ -1,4 +1,4 @@
-//! Taking a worker: look whether it is there and well, learn what it serves, and note where it is.
+//! Registers workers: checks their health, determines what they serve, and saves their locations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use super::{HttpWorkerEntry, HttpWorkers, MAX_WORKERS};
 use crate::back_end::{BackEnd, BackEndSettings, BackEndSettingsError, Format};
 use crate::transport::{HttpError, Origin, Target, lock};
 
-/// Requests that one server gets at once, at most: more than any serves well.
+/// The largest concurrency of a back end: more than any serves well.
 const MAX_CONCURRENCY: u32 = 4_096;
 
-/// A server to be registered.
+/// A back end to register.
 #[derive(Clone, Debug)]
 pub struct NewBackEnd {
-    /// How it is reached. The allowed networks in it do not matter here.
+    /// Its settings. Their allowed networks are ignored.
     pub config: BackEndSettings,
-    /// The models that it serves; none to ask the server, if it can be asked.
+    /// The models that it serves; if empty, they are requested from the back end, if its format permits it.
     pub models: Vec<Name>,
     /// How many requests it gets at once.
     pub concurrency: u32,
-    /// Whether the operator's configuration names it. Such a server may be anywhere, and need not be well yet if
-    /// its models are given; and it is not noted, because the configuration will name it again.
+    /// Whether it is in the operator's configuration. Such a back end may be in any network, need not be healthy yet if
+    /// its models are given, and is not saved, because it is in the configuration.
     pub trusted: bool,
 }
 
 /// Why a worker was not registered.
 #[derive(Debug, Error)]
 pub enum RegisterError {
-    /// What was given makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It is where nobody is called on a client's word.
+    /// It is outside of the networks in which clients may register workers.
     #[error("{0} is outside of the allowed networks")]
     NotAllowed(std::net::IpAddr),
-    /// Nobody is there, or nobody healthy.
+    /// It is unreachable or unhealthy.
     #[error("{0}")]
     Unhealthy(String),
-    /// There are too many.
+    /// There are too many workers.
     #[error("there are {MAX_WORKERS} HTTP workers already: remove one first")]
     TooMany,
-    /// It cannot be noted on the disk.
+    /// Its location cannot be saved.
     #[error("the worker could not be saved to the disk: {0}")]
     NotSaved(std::io::Error),
 }
@@ -68,11 +68,11 @@ pub fn default_networks() -> Vec<IpNet> {
 }
 
 impl HttpWorkers {
-    /// Takes the task instance at `host` and `port`, if it is there and well. The same location is the same worker,
-    /// also in later lives.
+    /// Registers the task instance at `host` and `port`, if it is healthy. The same location is the same worker, also
+    /// after a restart.
     ///
-    /// A task instance says nothing of its machine, so its capacity is empty: tasks that ask for memory or
-    /// GPUs by amount go to workers that promise them.
+    /// A task instance does not report its hardware, so its capacity is empty: tasks that require amounts of memory or
+    /// GPUs go to workers that offer them.
     pub async fn register_instance(
         &self,
         host: &str,
@@ -85,7 +85,7 @@ impl HttpWorkers {
             return Err(RegisterError::Unhealthy(problem));
         }
         let model = status.model.as_deref().ok_or_else(|| {
-            RegisterError::Unhealthy("the task instance does not say which model it has".to_owned())
+            RegisterError::Unhealthy("the task instance does not report its model".to_owned())
         })?;
         let model: Name = model.parse().map_err(|error: NameError| {
             RegisterError::Unhealthy(format!("the name of the task instance's model: {error}"))
@@ -98,7 +98,7 @@ impl HttpWorkers {
         self.insert(worker, authority, Some(location), (back_end, None)).await
     }
 
-    /// Takes a server, if it is there and well. The same address is the same worker, also in later lives.
+    /// Registers a back end, if it is healthy. The same address is the same worker, also after a restart.
     pub async fn register_back_end(&self, new: NewBackEnd) -> Result<Arc<Worker>, RegisterError> {
         let allowed = (!new.trusted).then(|| Arc::clone(&self.0.allowed));
         let config = BackEndSettings {
@@ -113,7 +113,7 @@ impl HttpWorkers {
             format: config.format,
             health_path: config.health_path.clone(),
         };
-        let noted = (!new.trusted && config.api_key.is_none()).then_some(location);
+        let saved = (!new.trusted && config.api_key.is_none()).then_some(location);
         let format = config.format;
         let server = BackEnd::new(config)?;
         let models = match (new.models.is_empty(), format) {
@@ -136,7 +136,7 @@ impl HttpWorkers {
         let id = derived_id(&format!("server {format:?} {}", url.trim_end_matches("/v1")));
         let worker = worker(id, "http", models, new.concurrency)?;
         let back_end = WorkerBackEnd::Http(HttpBackEnd(server));
-        self.insert(worker, target.authority(), noted, (back_end, problem)).await
+        self.insert(worker, target.authority(), saved, (back_end, problem)).await
     }
 
     /// The back end at `location`.
@@ -163,7 +163,7 @@ impl HttpWorkers {
         }
     }
 
-    /// Takes the worker in, unless it is here exactly so already, and notes it. Its back end has this problem.
+    /// Adds a worker, unless it is registered unchanged already, and saves it. `problem` is that of its back end.
     async fn insert(
         &self,
         worker: Worker,
@@ -171,7 +171,7 @@ impl HttpWorkers {
         location: Option<Location>,
         (back_end, problem): (WorkerBackEnd, Option<String>),
     ) -> Result<Arc<Worker>, RegisterError> {
-        let (id, noted) = (worker.id, location.is_some());
+        let (id, is_saved) = (worker.id, location.is_some());
         let worker = Arc::new(worker);
         let replaced = {
             let mut members = lock(&self.0.members);
@@ -180,8 +180,8 @@ impl HttpWorkers {
                 return Err(RegisterError::TooMany);
             }
             match members.get(&id) {
-                // With a key that may have changed, a server is always new; its tasks are tried again.
-                Some(known) if noted && known.worker == worker && known.location == location => {
+                // A back end whose key may have changed is always replaced; its tasks are retried.
+                Some(known) if is_saved && known.worker == worker && known.location == location => {
                     return Ok(Arc::clone(&known.worker));
                 }
                 _ => {
@@ -196,9 +196,9 @@ impl HttpWorkers {
         if let Some(old) = &replaced {
             old.machine.handler().close();
         }
-        let to_be_noted = noted || replaced.as_ref().is_some_and(|old| old.location.is_some());
-        if to_be_noted && let Err(error) = self.save().await {
-            // What is not on the disk is not acknowledged; but one that was here before stays.
+        let needs_save = is_saved || replaced.as_ref().is_some_and(|old| old.location.is_some());
+        if needs_save && let Err(error) = self.save().await {
+            // A worker that is not on the disk is not acknowledged; one that was registered before stays.
             let is_new = replaced.is_none();
             if is_new && let Some(member) = lock(&self.0.members).remove(&id) {
                 member.machine.handler().close();
@@ -208,7 +208,7 @@ impl HttpWorkers {
         Ok(worker)
     }
 
-    /// Writes down where the workers are.
+    /// Writes the locations of the workers.
     pub(super) async fn save(&self) -> std::io::Result<()> {
         let _one_at_a_time = self.0.file.lock().await;
         let saved = |member: &HttpWorkerEntry| {
@@ -223,7 +223,7 @@ impl HttpWorkers {
     }
 }
 
-/// Drops a worker that was removed, if there is one.
+/// Drops a removed worker, if there is one.
 fn evict_removed(workers: &mut BTreeMap<WorkerId, HttpWorkerEntry>) -> bool {
     let removed = workers.iter().find(|(_, member)| member.removed).map(|(id, _)| *id);
     let Some(member) = removed.and_then(|id| workers.remove(&id)) else { return false };
@@ -251,7 +251,7 @@ fn worker(
     })
 }
 
-/// The same text gives the same id on every machine and in every life.
+/// The same text gives the same id on every machine and after every restart.
 fn derived_id(text: &str) -> WorkerId {
     let digest = Payload::from(text.as_bytes()).digest();
     let mut bytes = [0; 16];

@@ -1,4 +1,4 @@
-//! Which attempt a notification is about: by its secret, which proves it, or by the task's id, which does not.
+//! Finds the attempt of a notification: by its secret, which proves it, or by the task's id, which does not.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,18 +17,18 @@ pub(super) struct AttemptKey {
 
 type Secret = [u8; 16];
 
-/// The secrets of all attempts that are with task instances.
+/// The secrets of all attempts at task instances.
 #[derive(Default)]
 pub(super) struct Secrets(Mutex<Tables>);
 
 #[derive(Default)]
 struct Tables {
-    // A keyed hash: how long a look-up takes says nothing about the secrets.
+    // A keyed hash: the time that a lookup takes does not reveal secrets.
     by_secret: HashMap<Secret, AttemptKey>,
     by_task: HashMap<Box<str>, AttemptKey>,
 }
 
-/// The secret of one attempt; it ends with this.
+/// The secret of one attempt; dropping this revokes it.
 pub(super) struct AttemptSecret {
     secrets: Arc<Secrets>,
     secret: Secret,
@@ -58,13 +58,13 @@ impl Secrets {
 }
 
 impl AttemptSecret {
-    /// The secret as it stands in a URL.
+    /// The secret as in a URL.
     pub(super) fn to_hex(&self) -> String {
         HEXLOWER.encode(&self.secret)
     }
 
-    /// The instance has an id of its own for the task. Two instances may use the same: the later one gets the
-    /// hints, and the earlier one is polled.
+    /// Adds the instance's own id of the task. Two instances may use the same id: notifications without a secret then
+    /// concern the later one, and the earlier one is polled.
     pub(super) fn add_task_name(&mut self, task: &str) {
         lock(&self.secrets.0).by_task.insert(task.into(), self.attempt);
         self.tasks.push(task.into());
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_names_its_attempt_until_that_is_over() {
+    fn secret_identifies_its_attempt_until_it_ends() {
         let secrets = Arc::new(Secrets::default());
         let attempt = |fence| AttemptKey {
             worker: WorkerId::from_uuid(uuid::Uuid::nil()),
@@ -105,7 +105,7 @@ mod tests {
         }
         drop(first);
         assert_eq!(secrets.find_by_secret(&shown), None);
-        assert_eq!(secrets.find_by_task("task-a"), Some(attempt(2)), "the other's name stays");
+        assert_eq!(secrets.find_by_task("task-a"), Some(attempt(2)), "the other name stays");
         drop(second);
         assert_eq!(secrets.find_by_task("task-a"), None);
         assert_eq!(secrets.find_by_task("task-b"), None);

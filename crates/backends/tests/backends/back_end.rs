@@ -1,4 +1,4 @@
-//! One server and calls to it.
+//! One back end and calls to it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn openai(address: SocketAddr) -> BackEnd {
 
 async fn answer(server: &BackEnd, form: InputKind, input: &str) -> CallOutcome {
     let call = server.start(Some(&name("m")), form, &Payload::from(input.as_bytes()), false);
-    tokio::time::timeout(DEADLINE, call.outcome()).await.expect("no answer")
+    tokio::time::timeout(DEADLINE, call.outcome()).await.expect("no response")
 }
 
 fn completed(text: &str) -> CallOutcome {
@@ -61,7 +61,7 @@ async fn json_back_end_is_called_at_its_own_url() {
     assert_eq!(answer(&server, InputKind::Task, "[1, 2]").await, completed("[1, 2]"));
     assert_eq!(seen.lock().unwrap()[0].path, "/run?x=1");
     assert!(server.health().await.is_ok());
-    assert_eq!(seen.lock().unwrap().len(), 1, "a connection is enough");
+    assert_eq!(seen.lock().unwrap().len(), 1, "the health check is only a connection");
 }
 
 #[tokio::test]
@@ -180,7 +180,11 @@ async fn a_stream_is_passed_on_piece_by_piece_and_is_the_result() {
     for piece in ["data: 1\n\n", "data: 2\n\n"] {
         pieces.send(piece.into()).await.unwrap();
         let next = tokio::time::timeout(DEADLINE, call.next()).await.unwrap();
-        assert_eq!(next.as_deref(), Some(piece.as_bytes()), "as it came, before the next is sent");
+        assert_eq!(
+            next.as_deref(),
+            Some(piece.as_bytes()),
+            "unchanged, and before the next is sent"
+        );
     }
     drop(pieces);
     assert_eq!(call.next().await, None);
@@ -189,11 +193,13 @@ async fn a_stream_is_passed_on_piece_by_piece_and_is_the_result() {
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_at_once_gives_no_piece() {
+async fn failed_stream_has_no_pieces() {
     let (address, _) = fake::serve_with(|_| (StatusCode::BAD_GATEWAY, "no").into_response()).await;
     let mut call = openai(address).start(None, InputKind::Chat, &Payload::from(&b"{}"[..]), true);
     assert_eq!(call.next().await, None);
-    let CallOutcome::Failed(error) = call.outcome().await else { panic!("it has not failed") };
+    let CallOutcome::Failed(error) = call.outcome().await else {
+        panic!("the call has not failed")
+    };
     assert_eq!(error.kind, FailureKind::BackendFailed);
 }
 
@@ -206,30 +212,30 @@ async fn dropping_a_call_ends_the_request() {
     pieces.send("a".into()).await.unwrap();
     assert!(call.next().await.is_some());
     drop(call);
-    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the server was not told");
+    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the request was not ended");
 }
 
 #[tokio::test]
-async fn waiting_for_a_piece_can_be_given_up_and_taken_up_again() {
+async fn waiting_for_a_piece_is_cancel_safe() {
     let (pieces, response) = fake::manual_body();
     let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
     let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
     let mut call = openai(address).start(None, InputKind::Chat, &Payload::from(&b"{}"[..]), true);
     for piece in ["a", "b", "c"] {
-        let given_up = tokio::time::timeout(Duration::from_millis(1), call.next()).await;
-        assert!(given_up.is_err());
+        let cancelled = tokio::time::timeout(Duration::from_millis(1), call.next()).await;
+        assert!(cancelled.is_err());
         pieces.send(piece.into()).await.unwrap();
         assert_eq!(call.next().await.as_deref(), Some(piece.as_bytes()));
     }
 }
 
 #[tokio::test]
-async fn connections_are_used_again_and_closed_ones_are_not() {
+async fn open_connections_are_reused_and_closed_ones_are_not() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, mut opened) = tokio::sync::watch::channel(0);
     let (dropped, mut closed) = tokio::sync::watch::channel(0);
-    // Answers three requests on each connection, then closes it without a word.
+    // Responds to three requests on each connection, and then closes it without notice.
     tokio::spawn(async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -255,13 +261,13 @@ async fn connections_are_used_again_and_closed_ones_are_not() {
             assert_eq!(*opened.borrow_and_update(), round);
         }
         closed.wait_for(|count| *count == round).await.unwrap();
-        // What happened on the network before this is known after it.
+        // After this exchange, earlier events of the network have been processed.
         assert_eq!(answer(&other, InputKind::Task, "1").await, completed("ok"));
     }
 }
 
 #[tokio::test]
-async fn models_and_health_are_asked_for() {
+async fn models_and_health_are_requested() {
     let (address, _) = fake::serve_with(|seen| match seen.path.as_str() {
         "/v1/models" => {
             r#"{"object":"list","data":[{"id":"a"},{"id":" no name "},{"id":"b"}]}"#.into_response()
@@ -312,7 +318,7 @@ async fn many_calls_at_once_do_not_mix() {
 }
 
 #[test]
-fn a_connection_is_shared_between_threads_and_made_anew_where_it_is_used() {
+fn connection_is_shared_between_threads_and_replaced_where_it_is_used() {
     let reactor = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -328,7 +334,7 @@ fn a_connection_is_shared_between_threads_and_made_anew_where_it_is_used() {
     let first = home.block_on(answer(&server, InputKind::Chat, "{}"));
     let calls: Vec<CallOutcome> = std::thread::scope(|scope| {
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
-        let away = scope.spawn(|| {
+        let other = scope.spawn(|| {
             let elsewhere = reactor();
             let calls = (0..80).map(|_| elsewhere.block_on(answer(&server, InputKind::Chat, "{}")));
             let calls = calls.collect();
@@ -336,7 +342,7 @@ fn a_connection_is_shared_between_threads_and_made_anew_where_it_is_used() {
             calls
         });
         let _ = home.block_on(ended);
-        away.join().unwrap()
+        other.join().unwrap()
     });
     assert_eq!(calls[0], first);
     let changes = calls.windows(2).filter(|pair| pair[0] != pair[1]).count();

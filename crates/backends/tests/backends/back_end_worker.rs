@@ -1,4 +1,4 @@
-//! A server as a worker of a scheduler.
+//! A back end as a worker of a scheduler.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_task_is_completed() {
     lab.dispatch(&leased, 1, "{\"a\": 1}");
     assert_eq!(lab.ends().await, "completed 1: {\"a\": 1}");
     lab.dispatch(&leased, 1, "{\"a\": 1}");
-    assert_eq!(lab.next_summary().await, "completed 1: {\"a\": 1}", "it came twice and ran once");
+    assert_eq!(lab.next_summary().await, "completed 1: {\"a\": 1}", "dispatched twice, run once");
     assert_eq!(lab.heartbeat(&leased, 3).await, "alive 3, holding [1]");
     lab.recorded(&leased, 1);
     assert_eq!(lab.heartbeat(&leased, 4).await, "alive 4, holding []");
@@ -34,7 +34,7 @@ async fn a_task_is_completed() {
 }
 
 #[tokio::test]
-async fn failures_and_timeouts_are_told() {
+async fn failures_and_timeouts_are_reported() {
     let (address, _) = fake::serve_with(|seen| match seen.body.first() {
         Some(b'1') => StatusCode::BAD_REQUEST.into_response(),
         Some(b'2') => StatusCode::BAD_GATEWAY.into_response(),
@@ -52,8 +52,8 @@ async fn failures_and_timeouts_are_told() {
     }
     let (silent, _count) = fake::never_answering().await;
     let leased = lab.server(format!("http://{silent}"), Format::Json, 1).await;
-    let hurried = TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("3") };
-    lab.dispatch_spec(&leased, 3, hurried);
+    let short_timeout = TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("3") };
+    lab.dispatch_spec(&leased, 3, short_timeout);
     assert_eq!(lab.next_summary().await, "started 3");
     assert_eq!(lab.next_summary().await, "timed out 3");
 }
@@ -66,18 +66,18 @@ async fn runs_are_limited_by_concurrency_and_queued_in_order() {
     for fence in 1..=4 {
         lab.dispatch(&leased, fence, "1");
     }
-    let mut heard = vec![];
+    let mut messages = vec![];
     for _ in 0..4 {
-        heard.push(lab.next_summary().await);
+        messages.push(lab.next_summary().await);
     }
-    heard.sort();
-    assert_eq!(heard, ["accepted 3", "accepted 4", "started 1", "started 2"]);
+    messages.sort();
+    assert_eq!(messages, ["accepted 3", "accepted 4", "started 1", "started 2"]);
     lab.dispatch(&leased, 4, "1");
     assert_eq!(lab.next_summary().await, "accepted 4");
     lab.cancel(&leased, 3);
     lab.cancel(&leased, 1);
     assert_eq!(lab.next_summary().await, "started 4");
-    // One for each look at its health, of which the first was kept for 1; one for 2, and one for 4.
+    // One connection for each health check, of which the first was kept for 1; one for 2, and one for 4.
     tokio::time::timeout(DEADLINE, count.wait_for(|count| *count >= 4)).await.unwrap().unwrap();
     lab.workers.forget(leased.worker.id);
     assert!(!lab.workers.knows(leased.worker.id));
@@ -86,7 +86,7 @@ async fn runs_are_limited_by_concurrency_and_queued_in_order() {
 }
 
 #[tokio::test]
-async fn pieces_come_before_the_end() {
+async fn pieces_are_reported_before_the_end() {
     let (pieces, response) = fake::manual_body();
     let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
     let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
@@ -103,7 +103,7 @@ async fn pieces_come_before_the_end() {
 }
 
 #[tokio::test]
-async fn cancelling_ends_the_request_and_says_nothing() {
+async fn cancelling_ends_the_request_without_a_report() {
     let (pieces, response) = fake::manual_body();
     let response = std::sync::Arc::new(std::sync::Mutex::new(Some(response)));
     let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
@@ -114,7 +114,7 @@ async fn cancelling_ends_the_request_and_says_nothing() {
     pieces.send("a".into()).await.unwrap();
     assert_eq!(lab.next_summary().await, "output 1: a");
     lab.cancel(&leased, 1);
-    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the server was not told");
+    tokio::time::timeout(DEADLINE, pieces.closed()).await.expect("the request was not ended");
     assert_eq!(lab.heartbeat(&leased, 2).await, "alive 2, holding []");
 }
 
@@ -138,7 +138,7 @@ async fn dispatch_is_refused_without_lease_or_for_unserved_model() {
 }
 
 #[tokio::test]
-async fn too_much_is_refused() {
+async fn dispatch_is_refused_when_the_queue_is_full() {
     let (address, _count) = fake::never_answering().await;
     let mut lab = Lab::new();
     let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;
@@ -147,7 +147,7 @@ async fn too_much_is_refused() {
         lab.dispatch(&leased, fence, "1");
         refused += u32::from(lab.next_summary().await.starts_with("refused"));
     }
-    assert_eq!(refused, 5, "one runs, sixty-four wait");
+    assert_eq!(refused, 5, "one runs, 64 are queued");
 }
 
 #[tokio::test]
@@ -170,8 +170,8 @@ async fn unhealthy_back_end_and_its_recovery_are_reported() {
     lab.wait_for_health(false).await;
     lab.dispatch(&leased, 1, "\"hi\"");
     assert!(
-        lab.ends().await.starts_with("unreached 1: the back end answered 500"),
-        "it is not called"
+        lab.ends().await.starts_with("unreachable 1: the back end answered 500"),
+        "the back end is not called"
     );
     healthy.store(true, std::sync::atomic::Ordering::SeqCst);
     lab.wait_for_health(true).await;
@@ -189,32 +189,32 @@ async fn unreachable_back_end_did_not_receive_the_request() {
     for fence in [1, 2] {
         lab.dispatch(&leased, fence, "\"hi\"");
     }
-    let mut heard = vec![];
-    while heard.len() < 2 {
-        let said = lab.next_message().await.1;
-        if let FromWorker::Finished { .. } = said {
-            heard.push(summary(&said));
+    let mut ends = vec![];
+    while ends.len() < 2 {
+        let message = lab.next_message().await.1;
+        if let FromWorker::Finished { .. } = message {
+            ends.push(summary(&message));
         }
     }
-    heard.sort();
-    for (said, fence) in heard.iter().zip([1, 2]) {
-        assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
+    ends.sort();
+    for (end, fence) in ends.iter().zip([1, 2]) {
+        assert!(end.starts_with(&format!("unreachable {fence}: {expected}")), "{end}");
     }
 }
 
-/// Until nobody listens there any more.
+/// Waits until no process listens at `address` any more.
 pub(crate) async fn wait_until_gone(address: std::net::SocketAddr) {
     let gone = async {
         while tokio::net::TcpStream::connect(address).await.is_ok() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, gone).await.expect("it still listens");
+    tokio::time::timeout(DEADLINE, gone).await.expect("a process still listens");
 }
 
-/// A scheduler whose disk is full records nothing, and next_message of the result again later.
+/// A scheduler whose disk is full records nothing, and receives the result again later.
 #[tokio::test]
-async fn a_result_is_reported_until_it_is_recorded() {
+async fn result_is_reported_until_it_is_recorded() {
     let (address, _) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
     let mut lab = Lab::new();
     let leased = lab.server(format!("http://{address}"), Format::Json, 1).await;

@@ -1,4 +1,4 @@
-//! Fake servers on loopback.
+//! Fake back ends on loopback.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,15 +20,15 @@ use tokio::task::AbortHandle;
 pub(crate) async fn serve(router: Router) -> SocketAddr {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
-    // Room for all that connect before the first is accepted; the usual 128 is too little, and the rest is reset.
+    // Room for all connections before the first is accepted; with the default of 128, further ones are reset.
     let listener = socket.listen(1_024).unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
 }
 
-/// Accepts connections, reads, sends `answer` as it is, and keeps the connection open.
-pub(crate) async fn raw(answer: &'static [u8], then_close: bool) -> SocketAddr {
+/// Accepts connections, reads, sends `response` as it is, and keeps the connection open or closes it.
+pub(crate) async fn raw(response: &'static [u8], then_close: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -36,7 +36,7 @@ pub(crate) async fn raw(answer: &'static [u8], then_close: bool) -> SocketAddr {
             tokio::spawn(async move {
                 let mut read = vec![0; 1 << 16];
                 let _ = stream.read(&mut read).await;
-                let _ = stream.write_all(answer).await;
+                let _ = stream.write_all(response).await;
                 if !then_close {
                     while stream.read(&mut read).await.is_ok_and(|count| count > 0) {}
                 }
@@ -46,7 +46,7 @@ pub(crate) async fn raw(answer: &'static [u8], then_close: bool) -> SocketAddr {
     address
 }
 
-/// The same with one connection for each request, until it is stopped.
+/// Responds with `body`, with one connection for each request, until it is stopped.
 pub(crate) async fn serve_one_request_per_connection(
     body: &'static str,
 ) -> (SocketAddr, AbortHandle) {
@@ -63,7 +63,7 @@ pub(crate) async fn serve_one_request_per_connection(
     (address, serving.abort_handle())
 }
 
-/// An address where nobody listens.
+/// An address at which no process listens.
 pub(crate) async fn unused_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
@@ -77,23 +77,23 @@ pub(crate) struct RecordedRequest {
     pub(crate) body: Bytes,
 }
 
-/// Answers everything with what `answer` makes of it, and notes it.
+/// Responds to each request with the response that `respond` makes, and records the request.
 pub(crate) async fn serve_with(
-    answer: impl Fn(&RecordedRequest) -> Response + Clone + Send + Sync + 'static,
+    respond: impl Fn(&RecordedRequest) -> Response + Clone + Send + Sync + 'static,
 ) -> (SocketAddr, Arc<Mutex<Vec<RecordedRequest>>>) {
     let seen: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
-    let noted = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let handle = move |uri: Uri, headers: HeaderMap, body: Bytes| {
         let authorization = headers.get("authorization").map(|it| it.to_str().unwrap().to_owned());
-        let one = RecordedRequest { path: uri.to_string(), authorization, body };
-        let response = answer(&one);
-        noted.lock().unwrap().push(one);
+        let request = RecordedRequest { path: uri.to_string(), authorization, body };
+        let response = respond(&request);
+        recorded.lock().unwrap().push(request);
         async move { response }
     };
     (serve(Router::new().fallback(any(handle))).await, seen)
 }
 
-/// A body that is sent piece by piece, as the test says; also tells when the reader has gone.
+/// A body that the test sends piece by piece; the sender is closed when the reader has gone.
 pub(crate) fn manual_body() -> (mpsc::Sender<Bytes>, Response) {
     let (pieces, source) = mpsc::channel::<Bytes>(1);
     let stream = futures::stream::unfold(source, |mut source| async move {
@@ -103,7 +103,7 @@ pub(crate) fn manual_body() -> (mpsc::Sender<Bytes>, Response) {
     (pieces, Body::from_stream(stream).into_response())
 }
 
-/// A task instance whose tasks end when the test says so.
+/// A task instance whose tasks end when the test ends them.
 #[derive(Clone)]
 pub(crate) struct Instance {
     pub(crate) address: SocketAddr,
@@ -114,23 +114,23 @@ pub(crate) struct Instance {
 #[derive(Default)]
 pub(crate) struct InstanceState {
     pub(crate) status: Value,
-    /// How often it was asked for its status.
+    /// How often its status was requested.
     pub(crate) looks: usize,
-    /// What was enqueued, as it came.
+    /// The bodies of the enqueue requests.
     pub(crate) got: Vec<Value>,
     pub(crate) results: std::collections::BTreeMap<String, Value>,
     pub(crate) polls: Vec<String>,
-    /// Gives tasks ids of its own.
+    /// Assigns ids of its own to tasks.
     pub(crate) own_ids: bool,
-    /// Answers an enqueue with this status.
+    /// Responds to an enqueue with this status.
     pub(crate) refuse: Option<u16>,
-    /// How often it was asked to take a task, whether it answered or not.
+    /// How many enqueue requests it received, whether it responded or not.
     pub(crate) asked: usize,
-    /// Never answers again.
+    /// Never responds again.
     pub(crate) frozen: bool,
-    /// Takes tasks and does not say so.
+    /// Takes tasks and does not respond.
     pub(crate) frozen_after_enqueue: bool,
-    /// `/status` is missing, and `/info` says this.
+    /// `/status` is missing, and `/info` returns this.
     pub(crate) info: Option<Value>,
 }
 
@@ -176,11 +176,11 @@ impl Instance {
         let body: Value = serde_json::from_slice(&body).unwrap();
         this.state.lock().unwrap().asked += 1;
         this.hang_if_frozen().await;
-        let answer = this.enqueue_now(body);
+        let response = this.enqueue_now(body);
         let frozen = this.state.lock().unwrap().frozen_after_enqueue;
         match frozen {
             true => std::future::pending().await,
-            false => answer,
+            false => response,
         }
     }
 
@@ -218,7 +218,7 @@ impl Instance {
         }
     }
 
-    /// Waits until `is_so`.
+    /// Waits until the state satisfies `is_so`.
     pub(crate) async fn until(&self, is_so: impl Fn(&InstanceState) -> bool) {
         let mut changes = self.changed.subscribe();
         let waiting = async {
@@ -228,7 +228,7 @@ impl Instance {
         };
         tokio::time::timeout(super::lab::DEADLINE, waiting)
             .await
-            .expect("it does not come to that");
+            .expect("the state was not reached");
     }
 
     /// The secret of the `index`-th task.
@@ -243,7 +243,7 @@ impl Instance {
     }
 }
 
-/// Accepts connections and counts them; never says anything.
+/// Accepts connections and counts them; never responds.
 pub(crate) async fn never_answering() -> (SocketAddr, watch::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

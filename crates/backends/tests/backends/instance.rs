@@ -9,7 +9,7 @@ use serde_json::json;
 use super::fake::{self, Instance};
 use super::lab::{Lab, Leased, attempt, spec};
 
-/// A lab with one instance of which `replicas` tasks are under way at once.
+/// A lab with one instance that runs `replicas` tasks at once.
 async fn with_instance(replicas: u32) -> (Lab, Instance, Leased) {
     let instance = Instance::start("m", replicas).await;
     let mut lab = Lab::new();
@@ -46,7 +46,7 @@ async fn a_task_is_handed_over_and_its_notification_ends_it() {
     assert_eq!(instance.secret(0).len(), 32, "128 bits");
     lab.workers.notified(done(&instance, 0, json!({"echo": 7})));
     assert_eq!(lab.next_summary().await, "completed 2: {\"echo\":7}");
-    // Repeated, and with another result: nothing changes.
+    // Repeating it with another result changes nothing.
     lab.workers.notified(done(&instance, 0, json!(8)));
     assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [2]");
     lab.recorded(&leased, 2);
@@ -56,20 +56,20 @@ async fn a_task_is_handed_over_and_its_notification_ends_it() {
 }
 
 #[tokio::test]
-async fn an_instance_is_given_no_more_than_it_runs_at_once() {
+async fn instance_gets_no_more_tasks_than_it_runs_at_once() {
     let (mut lab, instance, leased) = with_instance(1).await;
     for fence in 1..=3 {
         lab.dispatch(&leased, fence, "1");
     }
     lab.assert_messages_in_any_order(["accepted 2", "accepted 3", "started 1"]).await;
-    assert_eq!(instance.state.lock().unwrap().got.len(), 1, "the rest waits here");
+    assert_eq!(instance.state.lock().unwrap().got.len(), 1, "the other tasks are queued here");
     lab.workers.notified(done(&instance, 0, json!(1)));
     assert_eq!(lab.next_summary().await, "completed 1: 1");
     assert_eq!(lab.next_summary().await, "started 2");
 }
 
 #[tokio::test]
-async fn a_notification_without_a_result_has_it_fetched() {
+async fn notification_without_a_result_triggers_a_fetch() {
     let (mut lab, instance, leased) = with_instance(1).await;
     instance.state.lock().unwrap().own_ids = true;
     lab.dispatch(&leased, 1, "1");
@@ -81,7 +81,7 @@ async fn a_notification_without_a_result_has_it_fetched() {
     match lab.next_message().await.1 {
         FromWorker::Finished { run, outcome: Outcome::Completed { result }, .. } => {
             assert_eq!(result.payload().unwrap().bytes(), b"[7]");
-            assert_eq!(run, Span::from_micros(1), "as the instance says, in milliseconds");
+            assert_eq!(run, Span::from_micros(1), "as the instance reports, in milliseconds");
         }
         other => panic!("{other:?}"),
     }
@@ -102,7 +102,11 @@ async fn unauthenticated_notification_only_triggers_a_poll() {
     lab.workers.notified(forged(None, "no such task"));
     lab.workers.notified(forged(Some(&"0".repeat(32)), &instance.id(0)));
     instance.until(|state| state.polls.len() == 1).await;
-    assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding [1]", "nothing came of it");
+    assert_eq!(
+        lab.heartbeat(&leased, 1).await,
+        "alive 1, holding [1]",
+        "the forged notifications changed nothing"
+    );
     let result = json!({"status": "completed", "result": "real"});
     instance.state.lock().unwrap().results.insert("own/0".to_owned(), result);
     lab.workers.notified(forged(None, "own/0"));
@@ -116,7 +120,7 @@ async fn a_secret_is_good_for_its_own_attempt_only() {
     lab.dispatch(&leased, 2, "2");
     lab.assert_messages_in_any_order(["started 1", "started 2"]).await;
     assert_ne!(instance.secret(0), instance.secret(1));
-    // The task that it names does not matter: the secret of the second ends the second.
+    // The task id in it does not matter: the secret of the second task ends the second.
     let crossed = InstanceNotification { task: instance.id(0), ..done(&instance, 1, json!("two")) };
     lab.workers.notified(crossed);
     assert_eq!(lab.next_summary().await, "completed 2: \"two\"");
@@ -138,7 +142,7 @@ async fn without_notifications_results_are_found_by_polling() {
     let first = instance.id(0);
     {
         let mut state = instance.state.lock().unwrap();
-        assert!(state.polls.iter().all(|id| *id == first), "what waits is not polled for");
+        assert!(state.polls.iter().all(|id| *id == first), "a queued task is not polled for");
         assert_eq!(state.got[0]["callback_url"], json!(null));
         state.results.insert(first, json!({"status": "failed", "error": "broke"}));
         let second = attempt(2).task.to_string();
@@ -172,10 +176,10 @@ async fn results_that_are_malformed_huge_or_errors_do_no_harm() {
     let huge = json!({"status": "completed", "result": "x".repeat(2_000)});
     let id = instance.id(0);
     instance.state.lock().unwrap().results.insert(id, huge);
-    let said = lab.next_summary().await;
+    let end = lab.next_summary().await;
     assert!(
-        said.starts_with("failed 1 false: the response is larger than the limit of 1000 bytes"),
-        "{said}"
+        end.starts_with("failed 1 false: the response is larger than the limit of 1000 bytes"),
+        "{end}"
     );
 }
 
@@ -193,12 +197,12 @@ async fn instance_may_refuse_a_task() {
         assert_eq!(lab.next_summary().await, expected);
         instance.state.lock().unwrap().refuse = None;
         lab.dispatch(&leased, 2, "1");
-        assert_eq!(lab.next_summary().await, "started 2", "the next is handed over all the same");
+        assert_eq!(lab.next_summary().await, "started 2", "the next task is enqueued all the same");
     }
 }
 
 #[tokio::test]
-async fn a_cancelled_task_says_nothing_and_those_behind_it_wait_for_it() {
+async fn cancelled_task_reports_nothing_and_keeps_its_slot_until_it_ends() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch(&leased, 1, "1");
     lab.dispatch(&leased, 2, "2");
@@ -211,7 +215,7 @@ async fn a_cancelled_task_says_nothing_and_those_behind_it_wait_for_it() {
 }
 
 #[tokio::test]
-async fn attempt_is_given_up_after_its_timeout() {
+async fn attempt_is_abandoned_after_its_timeout() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch_spec(&leased, 1, TaskSpec { timeout: Some(Span::from_millis(20)), ..spec("1") });
     assert_eq!(lab.next_summary().await, "started 1");
@@ -221,7 +225,7 @@ async fn attempt_is_given_up_after_its_timeout() {
 }
 
 #[tokio::test]
-async fn an_instance_that_was_started_anew_has_lost_its_tasks() {
+async fn restarted_instance_has_lost_its_tasks() {
     let instance = Instance::start("m", 1).await;
     let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(10));
     let leased = lab.instance(&instance).await;
@@ -229,9 +233,9 @@ async fn an_instance_that_was_started_anew_has_lost_its_tasks() {
     lab.dispatch(&leased, 2, "2");
     lab.assert_messages_in_any_order(["accepted 2", "started 1"]).await;
     instance.state.lock().unwrap().status["instance_id"] = json!("two");
-    let said = lab.next_summary().await;
-    assert!(said.starts_with("failed 1 true: the task instance was restarted"), "{said}");
-    assert_eq!(lab.next_summary().await, "started 2", "what it was not given is not lost");
+    let end = lab.next_summary().await;
+    assert!(end.starts_with("failed 1 true: the task instance was restarted"), "{end}");
+    assert_eq!(lab.next_summary().await, "started 2", "a task that it did not have is not lost");
     instance.state.lock().unwrap().status["model_type"] = json!("other");
     lab.wait_for_health(false).await;
 }
@@ -242,8 +246,8 @@ async fn unresponsive_instance_does_not_affect_other_workers() {
         settings.call_timeout = Duration::from_secs(600);
         settings.health_timeout = Duration::from_secs(600);
     });
-    let (well, frozen) = (Instance::start("m", 1).await, Instance::start("m", 1).await);
-    let (at_well, at_frozen) = (lab.instance(&well).await, lab.instance(&frozen).await);
+    let (healthy, frozen) = (Instance::start("m", 1).await, Instance::start("m", 1).await);
+    let (at_healthy, at_frozen) = (lab.instance(&healthy).await, lab.instance(&frozen).await);
     frozen.state.lock().unwrap().frozen = true;
     let (lease, epoch) = (at_frozen.lease, at_frozen.epoch);
     for fence in 100..200 {
@@ -253,18 +257,18 @@ async fn unresponsive_instance_does_not_affect_other_workers() {
     }
     let mut refused = 0;
     for fence in 1..=20 {
-        lab.dispatch(&at_well, fence, "1");
-        let mut said = lab.next_summary().await;
-        while said != format!("started {fence}") {
-            refused += u32::from(said.starts_with("refused "));
-            said = lab.next_summary().await;
+        lab.dispatch(&at_healthy, fence, "1");
+        let mut next = lab.next_summary().await;
+        while next != format!("started {fence}") {
+            refused += u32::from(next.starts_with("refused "));
+            next = lab.next_summary().await;
         }
-        lab.workers.notified(done(&well, fence as usize - 1, json!(fence)));
+        lab.workers.notified(done(&healthy, fence as usize - 1, json!(fence)));
         assert_eq!(lab.next_summary().await, format!("completed {fence}: {fence}"));
-        lab.recorded(&at_well, fence);
+        lab.recorded(&at_healthy, fence);
     }
-    assert_eq!(lab.heartbeat(&at_well, 1).await, "alive 1, holding []");
-    assert_eq!(refused, 35, "one would run, sixty-four would wait");
+    assert_eq!(lab.heartbeat(&at_healthy, 1).await, "alive 1, holding []");
+    assert_eq!(refused, 35, "one would run, 64 would be queued");
 }
 
 #[tokio::test]
@@ -278,15 +282,22 @@ async fn attempts_queued_behind_an_unreachable_instance_fail_fast() {
     }
     let mut ends = vec![lab.ends().await, lab.ends().await, lab.ends().await];
     ends.sort();
-    let why = "the task instance did not accept it: the back end";
-    assert!(ends[0].starts_with(&format!("failed 1 true: {why}")), "it may have it: {ends:?}");
-    assert!(ends[1].starts_with(&format!("unreached 2: {why}")), "{ends:?}");
-    assert!(ends[2].starts_with(&format!("unreached 3: {why}")), "{ends:?}");
-    assert_eq!(instance.state.lock().unwrap().asked, 1, "those behind it were not tried in turn");
+    let error = "the task instance did not accept it: the back end";
+    assert!(
+        ends[0].starts_with(&format!("failed 1 true: {error}")),
+        "it may have the task: {ends:?}"
+    );
+    assert!(ends[1].starts_with(&format!("unreachable 2: {error}")), "{ends:?}");
+    assert!(ends[2].starts_with(&format!("unreachable 3: {error}")), "{ends:?}");
+    assert_eq!(
+        instance.state.lock().unwrap().asked,
+        1,
+        "the queued attempts were not sent one by one"
+    );
 }
 
 #[tokio::test]
-async fn a_fast_instance_may_be_done_before_it_has_answered() {
+async fn fast_instance_may_be_done_before_it_responds() {
     let (mut lab, instance, leased) = with_instance(1).await;
     instance.state.lock().unwrap().frozen_after_enqueue = true;
     lab.dispatch(&leased, 1, "1");
@@ -297,7 +308,7 @@ async fn a_fast_instance_may_be_done_before_it_has_answered() {
 }
 
 #[tokio::test]
-async fn a_dispatch_that_comes_twice_is_handed_over_once() {
+async fn repeated_dispatch_is_enqueued_once() {
     let (mut lab, instance, leased) = with_instance(1).await;
     lab.dispatch(&leased, 1, "1");
     assert_eq!(lab.next_summary().await, "started 1");
@@ -326,9 +337,9 @@ async fn unreachable_instance_did_not_receive_the_task() {
         lab.dispatch(&leased, fence, "1");
     }
     for fence in [1, 2] {
-        let said = lab.ends().await;
+        let end = lab.ends().await;
         let expected = "the task instance did not accept it: no connection to";
-        assert!(said.starts_with(&format!("unreached {fence}: {expected}")), "{said}");
+        assert!(end.starts_with(&format!("unreachable {fence}: {expected}")), "{end}");
     }
 }
 
@@ -353,19 +364,19 @@ async fn task_enqueued_before_a_restart_is_resumed() {
     let done = json!({"status": "completed", "result": 2});
     instance.state.lock().unwrap().results.insert("running".to_owned(), done);
     assert_eq!(lab.next_summary().await, "completed 2: 2");
-    assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
-    // Another life of the instance had it, and it is not handed over a second time under the same attempt.
+    assert!(instance.state.lock().unwrap().got.is_empty(), "no task is run twice");
+    // Another incarnation of the instance had it: it is not enqueued a second time under the same attempt.
     lab.resume(&leased, 3, "forgotten\u{1f}zero");
     assert_eq!(lab.ends().await, "refused 3: busy");
-    assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
-    // This life had it and says nothing of it yet: many do so until it is done.
+    assert!(instance.state.lock().unwrap().got.is_empty(), "no task is run twice");
+    // This incarnation had it and does not report it yet: many instances do not until a task is done.
     lab.resume(&leased, 4, "quiet\u{1f}one");
     assert_eq!(lab.next_summary().await, "started 4");
     instance.until(|state| state.polls.iter().filter(|id| *id == "quiet").count() >= 2).await;
     let done = json!({"status": "completed", "result": 4});
     instance.state.lock().unwrap().results.insert("quiet".to_owned(), done);
     assert_eq!(lab.next_summary().await, "completed 4: 4");
-    assert!(instance.state.lock().unwrap().got.is_empty(), "nothing is run twice");
+    assert!(instance.state.lock().unwrap().got.is_empty(), "no task is run twice");
 }
 
 #[tokio::test]
@@ -382,5 +393,5 @@ async fn resumed_task_is_polled_before_the_first_health_check() {
     let mut ends = [lab.ends().await, lab.ends().await];
     ends.sort();
     assert_eq!(ends[0], "completed 2: \"kept\"");
-    assert!(ends[1].starts_with("unreached 1: "), "nothing new is handed to it: {ends:?}");
+    assert!(ends[1].starts_with("unreachable 1: "), "it gets no new tasks: {ends:?}");
 }

@@ -1,4 +1,4 @@
-//! HTTP workers with a test in the scheduler's place.
+//! HTTP workers with a test in place of the scheduler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use hypha_model::{
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step of a test takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Lab {
@@ -48,7 +48,7 @@ impl Lab {
         let (sender, messages) = mpsc::channel(1_000);
         let mut settings = HttpSettings {
             public_url: Some("http://127.0.0.1:9".to_owned()),
-            // Nothing is found by polling unless a test wants it.
+            // No result is found by polling unless a test sets a shorter interval.
             poll_interval: Duration::from_secs(600),
             ..HttpSettings::new(directory.path())
         };
@@ -60,62 +60,62 @@ impl Lab {
         Lab { workers, messages, requests: 0, directory }
     }
 
-    /// What is said next, but for what is said about health, and under which id an instance has a task.
+    /// The next message, except those about health and about the id of a task at an instance.
     pub(crate) async fn next_message(&mut self) -> (WorkerId, FromWorker) {
         loop {
-            let said = self.next_any_message().await;
-            if !matches!(said.1, FromWorker::Unreachable { .. } | FromWorker::Delegated { .. }) {
-                return said;
+            let next = self.next_any_message().await;
+            if !matches!(next.1, FromWorker::Unreachable { .. } | FromWorker::Delegated { .. }) {
+                return next;
             }
         }
     }
 
-    /// What is said next.
+    /// The next message.
     pub(crate) async fn next_any_message(&mut self) -> (WorkerId, FromWorker) {
         let next = tokio::time::timeout(DEADLINE, self.messages.recv()).await;
-        next.expect("nobody says anything").unwrap()
+        next.expect("no message arrived").unwrap()
     }
 
-    /// Waits until the back end is said to be well, or not to be.
-    pub(crate) async fn wait_for_health(&mut self, well: bool) {
+    /// Waits until the back end is reported to be healthy, or not to be.
+    pub(crate) async fn wait_for_health(&mut self, healthy: bool) {
         loop {
             if let FromWorker::Unreachable { executors } = self.next_any_message().await.1
-                && executors.is_empty() == well
+                && executors.is_empty() == healthy
             {
                 return;
             }
         }
     }
 
-    /// What is said next, in short.
+    /// A summary of the next message.
     pub(crate) async fn next_summary(&mut self) -> String {
         summary(&self.next_message().await.1)
     }
 
-    /// What is said next, in summary, but for beginnings: a short run may be told of at its end alone.
+    /// A summary of the next message, except starts: of a short run only the end may be reported.
     pub(crate) async fn ends(&mut self) -> String {
         loop {
-            let said = self.next_summary().await;
-            if !said.starts_with("started ") && !said.starts_with("accepted ") {
-                return said;
+            let next = self.next_summary().await;
+            if !next.starts_with("started ") && !next.starts_with("accepted ") {
+                return next;
             }
         }
     }
 
-    /// What is said next is this, in any order: a run is told of by its own task.
+    /// The next messages are these, in any order: each run reports from a task of its own.
     pub(crate) async fn assert_messages_in_any_order<const N: usize>(
         &mut self,
         expected: [&str; N],
     ) {
-        let mut said = Vec::new();
-        while said.len() < N {
-            said.push(self.next_summary().await);
+        let mut messages = Vec::new();
+        while messages.len() < N {
+            messages.push(self.next_summary().await);
         }
-        said.sort();
-        assert_eq!(said, expected);
+        messages.sort();
+        assert_eq!(messages, expected);
     }
 
-    /// Leases a worker, and waits until its back end is well.
+    /// Leases a worker, and waits until its back end is healthy.
     pub(crate) async fn lease(&mut self, worker: &Arc<Worker>) -> Leased {
         let ttl = Span::from_secs(60);
         self.requests += 1;
@@ -127,13 +127,13 @@ impl Lab {
                 ..LeaseRequest::default()
             }),
         );
-        let (mut leased, mut is_well) = (None, true);
+        let (mut leased, mut is_healthy) = (None, true);
         loop {
-            if let (Some(leased), true) = (&leased, is_well) {
+            if let (Some(leased), true) = (&leased, is_healthy) {
                 return Leased::clone(leased);
             }
             match self.next_any_message().await {
-                (_, FromWorker::Unreachable { executors }) => is_well = executors.is_empty(),
+                (_, FromWorker::Unreachable { executors }) => is_healthy = executors.is_empty(),
                 (id, _) if id != worker.id => {}
                 (id, FromWorker::LeaseGranted { request, lease, epoch, .. })
                     if id == worker.id && request == self.requests =>
@@ -145,7 +145,7 @@ impl Lab {
         }
     }
 
-    /// Asks whether the worker is there, and gives what it answers: all before that has been said.
+    /// Sends a heartbeat, and returns a summary of the next message: the response, if no other message was pending.
     pub(crate) async fn heartbeat(&mut self, leased: &Leased, nonce: u64) -> String {
         let (lease, epoch) = (leased.lease, leased.epoch);
         self.workers
@@ -161,7 +161,7 @@ impl Lab {
         self.hand_over(leased, fence, spec, None);
     }
 
-    /// Hands over what an instance may have under this id.
+    /// Dispatches a task that an instance may have under this id.
     pub(crate) fn resume(&self, leased: &Leased, fence: u64, handle: &str) {
         self.hand_over(leased, fence, spec("1"), Some(Arc::from(handle)));
     }
@@ -203,7 +203,7 @@ impl Lab {
     }
 }
 
-/// A scheduler that goes by a clock of its own.
+/// A scheduler with a clock of its own.
 pub(crate) fn scheduler(on_message: MessageHandler) -> SchedulerHandle {
     let began = std::time::Instant::now();
     let now = Arc::new(move || {
@@ -251,7 +251,7 @@ pub(crate) fn summary(message: &FromWorker) -> String {
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),
         FromWorker::Left { .. } => "left".to_owned(),
-        FromWorker::Unreachable { .. } => "away".to_owned(),
+        FromWorker::Unreachable { .. } => "unreachable".to_owned(),
         FromWorker::Progress { fence, permille, .. } => format!("progress {} {permille}", fence.0),
         FromWorker::Output { fence, piece, .. } => {
             format!("output {}: {}", fence.0, String::from_utf8_lossy(piece.bytes()))
@@ -266,7 +266,7 @@ pub(crate) fn summary(message: &FromWorker) -> String {
                 format!("failed {} {}: {error}", fence.0, error.kind.is_retryable())
             }
             Outcome::TimedOut => format!("timed out {}", fence.0),
-            Outcome::Unreachable { error } => format!("unreached {}: {error}", fence.0),
+            Outcome::Unreachable { error } => format!("unreachable {}: {error}", fence.0),
         },
     }
 }

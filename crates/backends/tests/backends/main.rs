@@ -1,4 +1,4 @@
-//! Servers and task instances on loopback: well-behaved, slow, silent, lying and malformed ones.
+//! Back ends and task instances on loopback: well-behaved, slow, unresponsive, malicious and malformed ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod back_end;

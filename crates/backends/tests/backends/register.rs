@@ -1,4 +1,4 @@
-//! Taking workers, and finding them again.
+//! Registers workers, and restores them after a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::fake::{self, Instance};
 use super::lab::{Lab, name, new_back_end, scheduler};
 
 #[tokio::test]
-async fn an_instance_tells_its_model_and_how_much_it_runs_at_once() {
+async fn instance_reports_its_model_and_its_concurrency() {
     let instance = Instance::start("alpha", 3).await;
     let lab = Lab::new();
     let port = instance.address.port();
@@ -54,9 +54,9 @@ async fn unreachable_or_unhealthy_back_ends_are_not_registered() {
         assert!(reason.contains(expected), "{reason}");
     };
     check(json!({"model_type": "m", "status": "error"}), "the status `error`").await;
-    check(json!({"status": "running"}), "does not say which model").await;
+    check(json!({"status": "running"}), "does not report its model").await;
     check(json!({"model_type": " m "}), "the name of the task instance's model").await;
-    check(json!(7), "does not say which model").await;
+    check(json!(7), "does not report its model").await;
     let (silent, _count) = fake::never_answering().await;
     assert!(refused(silent.port()).await.contains("did not answer within"));
     assert!(
@@ -92,19 +92,19 @@ async fn only_allowed_networks_are_called() {
     let server = || new_back_end(url.clone(), Format::Json, 1);
     let result = lab.workers.register_back_end(server()).await;
     assert!(matches!(result, Err(RegisterError::NotAllowed(_))));
-    // What the operator configures may be anywhere.
+    // A back end that the operator configures may be in any network.
     let mut trusted = server();
     trusted.trusted = true;
     assert!(lab.workers.register_back_end(trusted).await.is_ok());
 
-    let usual = Lab::new();
-    assert!(usual.workers.register_instance("localhost", port).await.is_ok());
+    let lab = Lab::new();
+    assert!(lab.workers.register_instance("localhost", port).await.is_ok());
     for host in ["", "a b", "http://x", "x/y", "x@y", &"x".repeat(300)] {
-        let result = usual.workers.register_instance(host, port).await;
+        let result = lab.workers.register_instance(host, port).await;
         assert!(matches!(result, Err(RegisterError::Invalid(_))), "{host}");
     }
     assert!(matches!(
-        usual.workers.register_instance("127.0.0.1", 0).await,
+        lab.workers.register_instance("127.0.0.1", 0).await,
         Err(RegisterError::Invalid(_))
     ));
     let defaults = default_networks();
@@ -145,10 +145,10 @@ async fn back_ends_are_registered_with_their_models() {
     assert_ne!(json.id, worker.id);
     let result = register(url, Format::Json, &[]).await;
     assert!(matches!(result, Err(RegisterError::Invalid(reason)) if reason.contains("name them")));
-    let nobody = fake::unused_address().await;
-    let result = register(format!("http://{nobody}"), Format::Openai, &["x"]).await;
+    let unused = fake::unused_address().await;
+    let result = register(format!("http://{unused}"), Format::Openai, &["x"]).await;
     assert!(matches!(result, Err(RegisterError::Unhealthy(_))));
-    let result = register(format!("https://{nobody}"), Format::Openai, &["x"]).await;
+    let result = register(format!("https://{unused}"), Format::Openai, &["x"]).await;
     assert!(matches!(result, Err(RegisterError::Invalid(reason)) if reason.contains("https")));
 }
 
@@ -167,9 +167,9 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     trusted.trusted = true;
     let trusted = lab.workers.register_back_end(trusted).await.unwrap();
     assert_eq!(lab.workers.all().len(), 4);
-    let told = |lab: &Lab, id| lab.workers.authority(id).unwrap_or_default();
-    assert_eq!(told(&lab, first.id), instance.address.to_string());
-    assert_eq!(told(&lab, trusted.id), address.to_string());
+    let authority = |lab: &Lab, id| lab.workers.authority(id).unwrap_or_default();
+    assert_eq!(authority(&lab, first.id), instance.address.to_string());
+    assert_eq!(authority(&lab, trusted.id), address.to_string());
     let directory = lab.directory;
     let text = std::fs::read_to_string(directory.path().join("http-workers.json")).unwrap();
     assert!(!text.contains("sesame") && !text.contains("keyed") && !text.contains("trusted"));
@@ -180,8 +180,8 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     known.sort_by_key(|worker| worker.concurrency());
     assert_eq!(known, [Worker::clone(&first), Worker::clone(&second)]);
     assert!(!lab.workers.knows(keyed.id));
-    assert_eq!(told(&lab, first.id), instance.address.to_string());
-    assert_eq!(told(&lab, second.id), address.to_string());
+    assert_eq!(authority(&lab, first.id), instance.address.to_string());
+    assert_eq!(authority(&lab, second.id), address.to_string());
     let leased = lab.lease(&first).await;
     lab.dispatch(&leased, 1, "1");
     assert_eq!(lab.next_summary().await, "started 1");
@@ -190,11 +190,11 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     assert_eq!(lab.ends().await, "completed 2: 7");
     assert_eq!(seen.lock().unwrap()[0].path, "/run");
     let again = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
-    assert_eq!(again.id, first.id, "also in the next life");
+    assert_eq!(again.id, first.id, "the same worker after a restart");
 }
 
 #[tokio::test]
-async fn a_changed_instance_takes_the_old_one_s_place() {
+async fn changed_instance_replaces_the_old_one() {
     let instance = Instance::start("m", 1).await;
     let mut lab = Lab::new();
     let old = lab.instance(&instance).await;
@@ -206,7 +206,7 @@ async fn a_changed_instance_takes_the_old_one_s_place() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_unwritable_file_is_named() {
+async fn damaged_or_unwritable_file_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("http-workers.json");
     let open =
@@ -219,16 +219,16 @@ async fn a_damaged_or_unwritable_file_is_named() {
     }
     std::fs::remove_file(&path).unwrap();
     let workers = open().unwrap();
-    // Where the new file would be written there is a directory.
+    // A directory is in the place of the new file.
     std::fs::create_dir(directory.path().join("http-workers.json.new")).unwrap();
     let instance = Instance::start("m", 1).await;
     let result = workers.register_instance("127.0.0.1", instance.address.port()).await;
     assert!(matches!(result, Err(RegisterError::NotSaved(_))));
-    assert!(workers.all().is_empty(), "what is not saved is not acknowledged");
+    assert!(workers.all().is_empty(), "a worker that is not saved is not acknowledged");
 }
 
 #[tokio::test]
-async fn a_removed_worker_is_not_asked_for_its_health_until_it_is_wanted_again() {
+async fn removed_worker_is_not_health_checked_until_it_is_readmitted() {
     let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(1));
     let (removed, kept) = (Instance::start("alpha", 1).await, Instance::start("alpha", 1).await);
     let port = |instance: &Instance| instance.address.port();
@@ -239,7 +239,7 @@ async fn a_removed_worker_is_not_asked_for_its_health_until_it_is_wanted_again()
     lab.workers.mark_removed(worker.id);
     let (before, so_far) = (looks(&removed), looks(&kept));
     kept.until(|state| state.looks > so_far + 20).await;
-    assert!(looks(&removed) <= before + 1, "one look may have been in flight");
+    assert!(looks(&removed) <= before + 1, "one check may have been in flight");
     let before = looks(&removed);
     lab.lease(&worker).await;
     removed.until(|state| state.looks > before).await;
@@ -247,7 +247,7 @@ async fn a_removed_worker_is_not_asked_for_its_health_until_it_is_wanted_again()
 
 #[tokio::test]
 async fn a_removed_worker_is_kept_until_another_needs_its_place() {
-    /// As many as are taken.
+    /// The largest number of workers.
     const MOST: usize = 10_000;
     let instance = Instance::start("alpha", 1).await;
     let mut lab = Lab::new();
@@ -257,7 +257,7 @@ async fn a_removed_worker_is_kept_until_another_needs_its_place() {
     for removed in [&worker, &server.worker] {
         lab.workers.mark_removed(removed.id);
         let again = lab.lease(removed).await;
-        assert_eq!(lab.heartbeat(&again, 1).await, "alive 1, holding []", "it is wanted again");
+        assert_eq!(lab.heartbeat(&again, 1).await, "alive 1, holding []", "it is readmitted");
     }
     lab.workers.mark_removed(worker.id);
     let mut lab = Lab::opened(lab.directory, |_| {});

@@ -1,7 +1,7 @@
-"""Requests that `schemathesis` makes up from the scheduler's own /openapi.json.
+"""Sends requests that `schemathesis` generates from the scheduler's /openapi.json.
 
-Called with the address of the scheduler; exits with 0 if every answer has a status that the
-document names, and none is an error of the server.
+Takes the address of the scheduler; exits with 0 if every response has a status that the document
+names, and none is a server error.
 """
 
 import sys
@@ -14,17 +14,17 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import status_code_conformance
 
-# For each operation, right and wrong ones each: enough for every kind of value to come up, and
+# Valid and invalid requests per operation, each: enough for every kind of value to occur, and
 # under a thousand requests in all.
 EXAMPLES = 12
-# An answer takes milliseconds, and the longest `wait` a second: what takes longer hangs.
-ANSWER_S = 20
+# A response takes milliseconds, and the longest `wait` a second: a request that takes longer hangs.
+RESPONSE_S = 20
 LONGEST_WAIT_S = 1
-# Streams of events end when their task does, which need not be soon.
+# Event streams end when their task ends, which may take long.
 STREAMS = "/events"
 STATUSES = ["2xx", "3xx", "4xx"]
 
-# The same requests in every run, whatever was found before.
+# The same requests in every run, whatever earlier runs found.
 SETTINGS = hypothesis.settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -36,7 +36,7 @@ SETTINGS = hypothesis.settings(
 
 
 def harmless(case):
-    """Takes out of a request what would make it wait long, or the scheduler call elsewhere."""
+    """Removes long waits from a request, and addresses that the scheduler would call."""
     if isinstance(case.query, dict) and "wait" in case.query:
         try:
             if float(case.query["wait"]) > LONGEST_WAIT_S:
@@ -50,7 +50,7 @@ def harmless(case):
 
 
 def meaningful(case, task, text):
-    """Names a task and a model that exist; made-up names are refused before anything else."""
+    """Names a task and a model that exist; generated names are refused before anything else."""
     if case.path.startswith("/api/v1/tasks/"):
         case.path_parameters["id"] = task
     if isinstance(case.body, dict) and "model" in case.body:
@@ -73,14 +73,14 @@ def try_operation(operation, mode, task, failures):
         if exists:
             meaningful(case, task, text)
         harmless(case)
-        response = case.call(timeout=ANSWER_S)
+        response = case.call(timeout=RESPONSE_S)
         statuses.append(response.status_code)
         case.validate_response(response, checks=[not_a_server_error, status_code_conformance])
 
     try:
         run()
     except hypothesis.errors.Unsatisfiable:
-        # Nothing about the operation can be wrong, such as an id that is any text.
+        # No request of the operation is invalid: an id, for instance, may be any text.
         assert mode.is_negative, operation.label
     except (Exception, FailureGroup) as error:
         failures.append(f"{operation.label}: {error}")
@@ -92,7 +92,7 @@ def main(address):
         {"checks": {"not_a_server_error": {"expected-statuses": STATUSES}}}
     )
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json", config=config)
-    submitted = requests.post(f"{address}/api/v1/tasks", json={"model": "echo"}, timeout=ANSWER_S)
+    submitted = requests.post(f"{address}/api/v1/tasks", json={"model": "echo"}, timeout=RESPONSE_S)
     task = submitted.json()["id"]
     failures = []
     total = 0

@@ -1,6 +1,6 @@
 """The official `openai` client against a scheduler whose workers have the model `echo`.
 
-Called with the address of the scheduler; exits with 0 if the client understands every answer.
+Takes the address of the scheduler; exits with 0 if the client understands every response.
 """
 
 import sys
@@ -11,7 +11,7 @@ TEXT = "one spore, then a thread, then a wood"
 
 
 def main(address):
-    # Without retries, so that an answer which the client would paper over is seen.
+    # Without retries, which would hide a wrong response.
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=30)
 
     models = [model.id for model in client.models.list()]
@@ -34,18 +34,18 @@ def main(address):
     chunks = list(client.completions.create(model="echo", prompt=TEXT, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == TEXT, chunks
 
-    # The client asks for base64 unless it is told otherwise, and has to get floats in both cases.
+    # The client requests base64 by default, and must return floats in both cases.
     for options in ({}, {"encoding_format": "float"}):
-        answer = client.embeddings.create(model="echo", input=TEXT, **options)
-        embedding = answer.data[0].embedding
-        assert embedding and all(isinstance(number, float) for number in embedding), answer
+        response = client.embeddings.create(model="echo", input=TEXT, **options)
+        embedding = response.data[0].embedding
+        assert embedding and all(isinstance(number, float) for number in embedding), response
 
     try:
-        answer = client.chat.completions.create(model="no-such-model", messages=messages)
+        response = client.chat.completions.create(model="no-such-model", messages=messages)
     except openai.NotFoundError as error:
         assert "no-such-model" in error.message, error.message
     else:
-        raise AssertionError(f"a model that nobody has answered: {answer}")
+        raise AssertionError(f"a model that does not exist responded: {response}")
 
 
 main(sys.argv[1])

@@ -1,4 +1,4 @@
-//! The scheduler's machine, shared by everything in this process that has events or requests for it.
+//! The scheduler's machine, shared by all parts of this process that have events or requests for it.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::effects::{Requester, SchedulerEffectHandler, SchedulerMachine};
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct SchedulerCore {
     pub(super) machine: Arc<SchedulerMachine>,
 }
@@ -31,19 +31,19 @@ impl SchedulerCore {
         SchedulerCore { machine }
     }
 
-    /// Something happened.
+    /// Steps the machine with an event.
     pub(crate) fn handle_event(&self, event: SchedulerEvent) {
         self.machine.step_events([event]);
     }
 
-    /// A worker said some things. If the store fails they are lost: workers repeat what was not recorded.
+    /// Steps the machine with a worker's messages. If the store fails they are lost: workers repeat unrecorded reports.
     pub(crate) fn handle_worker_messages(
         &self,
         worker: WorkerId,
-        said: impl Iterator<Item = FromWorker>,
+        messages: impl Iterator<Item = FromWorker>,
     ) {
         let handler = self.machine.handler();
-        let unseen = said.filter_map(|message| match message {
+        let unseen = messages.filter_map(|message| match message {
             // Only the first piece of a stream concerns the machine.
             FromWorker::Output { attempt, fence, piece } => {
                 let piece = handler.forward_output(worker, fence, piece)?;
@@ -56,7 +56,7 @@ impl SchedulerCore {
         );
     }
 
-    /// Asks the machine; the answer comes when it is durable.
+    /// Executes a command; the reply comes when its records are durable.
     pub(super) fn execute(&self, command: Command) -> ServiceFuture<Reply> {
         let (answer, answered) = oneshot::channel();
         let event = SchedulerEvent::CommandReceived(command);
@@ -66,7 +66,7 @@ impl SchedulerCore {
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
 
-    /// Submits, and watches without missing anything.
+    /// Submits tasks, and watches them from the beginning if `watch` is set.
     pub(super) fn submit(
         &self,
         tasks: Vec<NewTask>,
@@ -82,7 +82,7 @@ impl SchedulerCore {
         answered.map(|answer| answer.unwrap_or_else(|_| Err(stopping()))).boxed()
     }
 
-    /// Submits tasks that are not stored: nothing durable is at stake, so the reply comes here and now.
+    /// Submits tasks that are not stored: there are no records to commit, so the reply comes at once.
     fn submit_unstored(
         &self,
         tasks: Vec<NewTask>,
@@ -96,7 +96,7 @@ impl SchedulerCore {
             });
         accepted.flatten().ok_or_else(|| {
             let stopped = self.stopped();
-            ServiceUnavailable(stopped.unwrap_or_else(|| "the scheduler did not answer".to_owned()))
+            ServiceUnavailable(stopped.unwrap_or_else(|| "the scheduler did not reply".to_owned()))
         })
     }
 
@@ -105,7 +105,7 @@ impl SchedulerCore {
         self.machine.handler().watch(task)
     }
 
-    /// Looks at the machine.
+    /// Reads from the machine.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Scheduler, Time) -> T) -> T {
         self.machine.read(look)
     }
@@ -113,7 +113,7 @@ impl SchedulerCore {
     /// Waits until this worker has granted a lease.
     pub(super) async fn wait_for_lease(&self, worker: WorkerId) {
         loop {
-            // Before the look: a grant that comes in between is told.
+            // Created before the check, so that a grant in between is not missed.
             let granted = self.machine.handler().leased.notified();
             if self.read(|scheduler, _| scheduler.lease_of(worker).is_some()) {
                 return;
@@ -122,7 +122,7 @@ impl SchedulerCore {
         }
     }
 
-    /// The time that the machine goes by.
+    /// The time of the machine's clock.
     pub(super) fn now(&self) -> Time {
         hypha_driver::EffectHandler::now(self.machine.handler())
     }
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A worker that answers within the call that brings it a message: no other can be faster.
+    /// A worker that responds within the call that sends it a message: no other can be faster.
     #[derive(Clone, Default)]
     struct InstantWorker(Arc<OnceLock<Weak<SchedulerCore>>>);
 
     impl Transport for InstantWorker {
         fn send(&self, worker: WorkerId, message: ToWorker) {
             let Some(core) = self.0.get().and_then(Weak::upgrade) else { return };
-            let answers = match message {
+            let responses = match message {
                 ToWorker::RequestLease(LeaseRequest { request, ttl, .. }) => {
                     let lease = LeaseId::new(Time::ZERO, &mut Rng::new(1));
                     let (epoch, holding) = (Epoch(1), Vec::new());
@@ -183,9 +183,9 @@ mod tests {
                 }
                 _ => Vec::new(),
             };
-            answers
-                .into_iter()
-                .for_each(|answer| core.handle_worker_messages(worker, std::iter::once(answer)));
+            for response in responses {
+                core.handle_worker_messages(worker, std::iter::once(response));
+            }
         }
 
         fn forget(&self, _: WorkerId) {}
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_watches_misses_nothing_of_a_fast_worker() {
+    async fn watch_misses_no_notice_of_a_fast_worker() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = super::super::store::open(directory.path()).unwrap();
         let (mut step, clock) = (SchedulerStep::default(), Clock::new());
@@ -240,14 +240,14 @@ mod tests {
         let (mut pieces, mut notices) = (Vec::new(), Vec::new());
         while pieces.len() < 2 {
             let next = tokio::time::timeout(std::time::Duration::from_secs(20), watch.next());
-            match next.await.expect("a piece was lost").expect("it is still watched") {
+            match next.await.expect("a piece was lost").expect("the watch has ended") {
                 Notice::Output(piece) => pieces.push(piece.bytes().to_vec()),
                 other => notices.push((other, pieces.len())),
             }
         }
         assert_eq!(pieces.concat(), b"one two");
         let [(Notice::Scheduled(_), 0), (Notice::Running, 0)] = notices[..] else {
-            panic!("in another order: {notices:?}");
+            panic!("notices in another order: {notices:?}");
         };
     }
 }

@@ -1,4 +1,4 @@
-//! Finding workers of the swarm, and staying connected to them. Which of them are used is the machine's choice.
+//! Finds workers of the swarm, and stays connected to them. The machine chooses which of them are used.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -14,19 +14,19 @@ use super::core::SchedulerCore;
 use super::names::WorkerNames;
 use super::worker_channels::{WorkerChannel, WorkerChannels};
 
-/// News that wait for the search loop. It takes one within the time of a search.
+/// Events queued for the discovery loop, which takes the next one within the time of a search.
 const MAX_QUEUED_EVENTS: usize = 1_024;
 
-/// While a worker that was found is not connected, the next look comes this soon: it is back, or its record has ended.
+/// How soon the next search comes while a known worker is not connected: it is back by then, or its record has expired.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The first search may come before the directory has heard of anyone; until a worker is found it is repeated soon.
+/// How soon the next search comes until a worker is found: the first may come before the directory has any records.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long a worker may take to answer the first question.
+/// How long a worker may take to respond to the first health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A handle to the search loop.
+/// A handle to the discovery loop.
 pub(crate) struct DiscoveryHandle {
     events: mpsc::Sender<DiscoveryEvent>,
 }
@@ -53,7 +53,7 @@ impl DiscoveryHandle {
         DiscoveryHandle { events }
     }
 
-    /// The directory may have more to say now.
+    /// Searches again: the directory may have more records now.
     pub(crate) fn refresh(&self) {
         self.send(DiscoveryEvent::Refresh);
     }
@@ -71,7 +71,7 @@ impl DiscoveryHandle {
     }
 
     fn send(&self, event: DiscoveryEvent) {
-        // What does not fit is found by the next search.
+        // If the queue is full, the next search finds the change.
         let _ = self.events.try_send(event);
     }
 }
@@ -116,23 +116,23 @@ impl Discovery {
         }
     }
 
-    /// Looks who is there; whether all that are known are connected.
+    /// Searches for workers. Returns whether all known workers are connected.
     async fn refresh(&mut self) -> bool {
         let found = self.net.get_records_matching(CapabilityQuery::default()).await;
-        let there: HashSet<_> = found.iter().map(|found| found.peer).collect();
+        let found_peers: HashSet<_> = found.iter().map(|found| found.peer).collect();
         for found in found {
             self.found(found).await;
         }
         let peers = self.net.peers().await;
-        // Without a gateway nobody was asked: then a worker that is not found may well be there.
-        let asked = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
+        // Without a gateway no directory was searched: a worker that was not found may still exist.
+        let searched = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
         let connected: HashSet<_> = peers.iter().map(|peer| peer.id).collect();
-        let apart: Vec<_> =
+        let disconnected: Vec<_> =
             self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
-        for peer in apart.iter().filter(|peer| asked && !there.contains(peer)) {
+        for peer in disconnected.iter().filter(|peer| searched && !found_peers.contains(peer)) {
             self.lost(*peer, "its record has expired").await;
         }
-        apart.is_empty()
+        disconnected.is_empty()
     }
 
     async fn found(&mut self, found: FoundWorker) {
@@ -166,20 +166,20 @@ impl Discovery {
         self.known.insert(peer, KnownWorker { found, channel });
     }
 
-    /// A worker that has just connected gets its stream, and is asked how it is: a channel that carries no answers
-    /// is better known at once.
+    /// Opens the channel of a worker that has just connected, and requests its health: a connection that carries no
+    /// responses is noticed at once.
     fn joined(&self, peer: PeerId) {
         let Some(known) = self.known.get(&peer) else { return };
         known.channel.connected();
         let net = self.net.clone();
-        let greeting = async move {
-            let asked = net.request(
+        let check = async move {
+            let response = net.request(
                 peer,
                 RequestBody::Health,
                 HEALTH_TIMEOUT,
                 hypha_telemetry::traceparent(),
             );
-            match asked.await {
+            match response.await {
                 Ok(ResponseBody::Health(health)) => {
                     tracing::info!(%peer, version = health.version, ready = health.ready, "a worker answers");
                 }
@@ -191,7 +191,7 @@ impl Discovery {
                 }
             }
         };
-        tokio::spawn(greeting.instrument(tracing::info_span!("check worker health", %peer)));
+        tokio::spawn(check.instrument(tracing::info_span!("check worker health", %peer)));
     }
 
     async fn lost(&mut self, peer: PeerId, why: &str) {

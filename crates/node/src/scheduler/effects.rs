@@ -1,4 +1,4 @@
-//! Carries out what the scheduler's machine wants: messages to workers, replies and notices to clients.
+//! Carries out the effects of the scheduler's machine: messages to workers, replies and notices to clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -19,18 +19,18 @@ use super::watchers::Watchers;
 use crate::clock::Clock;
 use crate::crash::{CrashPoint, crash_point};
 
-/// How messages get to workers.
+/// Sends messages to workers.
 pub(crate) trait Transport: Send + Sync {
-    /// Sends, or drops: the machine expects that messages are lost. Never waits.
+    /// Sends a message, or drops it: the machine expects that messages are lost. Never blocks.
     fn send(&self, worker: WorkerId, message: ToWorker);
 
     /// The machine has forgotten this worker.
     fn forget(&self, worker: WorkerId);
 
-    /// The same, but an operator removed it and may want it again.
+    /// The machine has forgotten this worker because an operator removed it; it may be readmitted.
     fn mark_removed(&self, worker: WorkerId);
 
-    /// Workers that are known here without being searched for.
+    /// Workers that were registered, and are not found by discovery.
     fn registered_workers(&self) -> Vec<Arc<Worker>>;
 
     /// Workers that are connected now.
@@ -41,20 +41,20 @@ pub(crate) trait Transport: Send + Sync {
 pub(crate) enum Requester {
     /// A command.
     Command(oneshot::Sender<Result<Reply, ServiceUnavailable>>),
-    /// Tasks that are to be durable, whether they are watched, and the runtime that waits for the answer.
+    /// Stored tasks, whether they are watched, and the runtime that waits for the reply.
     Submit {
         answer: oneshot::Sender<Result<Vec<SubmitResult>, ServiceUnavailable>>,
         watch: bool,
         runtime: Option<Handle>,
     },
-    /// Its caller waits for the step itself.
+    /// The caller takes the reply from the step itself.
     Synchronous,
 }
 
-/// The machine with what makes it durable and what carries out its effects.
+/// The machine with its store and its effect handler.
 pub(crate) type SchedulerMachine = SharedMachine<Scheduler, AnyStore, SchedulerEffectHandler>;
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct SchedulerEffectHandler {
     machine: OnceLock<Weak<SchedulerMachine>>,
     watchers: Mutex<Watchers>,
@@ -63,13 +63,13 @@ pub(crate) struct SchedulerEffectHandler {
     /// How many tasks the machine had placed after its last step.
     assigned: AtomicU64,
     pub(super) clock: Clock,
-    /// The machine wants to be woken earlier than it wanted before.
+    /// The machine requests to be woken earlier than before.
     pub(super) earlier: Notify,
     /// A worker has granted a lease.
     pub(super) leased: Notify,
     /// The store has failed.
     pub(super) store_failed: Notify,
-    /// Nothing is left to be committed.
+    /// All records are committed.
     pub(super) settled: Notify,
 }
 
@@ -93,7 +93,7 @@ impl SchedulerEffectHandler {
         }
     }
 
-    /// This is the machine.
+    /// Sets the machine whose effects are carried out.
     pub(super) fn set_machine(&self, machine: &Arc<SchedulerMachine>) {
         let _ = self.machine.set(Arc::downgrade(machine));
     }
@@ -107,7 +107,7 @@ impl SchedulerEffectHandler {
         lock(&self.watchers).add(task)
     }
 
-    /// Passes a piece of a streamed result on to those who watch its task. Given back if the machine has to see it.
+    /// Forwards a piece of a streamed result to the watches of its task. Returns it if the machine has to see it.
     pub(super) fn forward_output(
         &self,
         worker: WorkerId,
@@ -117,8 +117,8 @@ impl SchedulerEffectHandler {
         lock(&self.watchers).forward_output(worker, fence, piece)
     }
 
-    /// Each answer, with a watch if it is wanted. A repeated task may have ended long ago; its watch is simply never
-    /// told anything.
+    /// Each result, with a watch if one is requested. A repeated task may have ended long ago; its watch then never
+    /// delivers a notice.
     pub(super) fn accept(
         &self,
         answers: Vec<Result<Submitted, SubmitRejection>>,
@@ -132,7 +132,7 @@ impl SchedulerEffectHandler {
         answers.into_iter().map(|answer| answer.map(&mut accept)).collect()
     }
 
-    /// Carries out effects: notices first, since a fast worker's answer leads to more of them while we send.
+    /// Carries out effects: notices first, since a fast worker's response causes more of them while messages are sent.
     fn handle_effects(&self, effects: &mut Vec<Effect>) {
         self.notify(effects);
         for effect in effects.drain(..) {
@@ -145,7 +145,7 @@ impl SchedulerEffectHandler {
         }
     }
 
-    /// A worker may be known again by now.
+    /// Forgets a worker, unless the machine knows it again by now.
     fn forget(&self, worker: WorkerId) {
         let Some(machine) = self.machine.get().and_then(Weak::upgrade) else { return };
         let (known, removed) = machine
@@ -192,7 +192,7 @@ impl EffectHandler<Scheduler> for SchedulerEffectHandler {
     fn stepped(&self, machine: &Scheduler, began: Time) {
         let assigned = machine.strategy().1.assigned;
         let before = self.assigned.swap(assigned, Ordering::Relaxed);
-        // A new strategy counts anew.
+        // A new strategy counts from zero.
         let decided = assigned.saturating_sub(before);
         if decided > 0 {
             self.metrics.observe_selection(decided, self.clock.now().since(began));
@@ -218,8 +218,8 @@ impl EffectHandler<Scheduler> for SchedulerEffectHandler {
         if cfg!(feature = "crash-points") && (replies || released.effects.iter().any(is_dispatch)) {
             crash_point(CrashPoint::CommittedBeforeSend);
         }
-        // Watches begin before anything is sent: a fast worker answers while we are here, and a client that watches its
-        // task is to miss nothing of it.
+        // Watches begin before messages are sent: a fast worker responds during this call, and a client that watches
+        // its task must not miss a notice.
         let accept = |(requester, reply): (Requester, Reply)| {
             requester.into_reply(reply, |answers, watch| self.accept(answers, watch))
         };
@@ -237,7 +237,7 @@ impl EffectHandler<Scheduler> for SchedulerEffectHandler {
 
     fn refuse(&self, requester: Requester, why: &Stopped) {
         let why = ServiceUnavailable(why.to_string());
-        // A client that has gone does not want to know.
+        // The client may have disconnected.
         match requester {
             Requester::Command(answer) => drop(answer.send(Err(why))),
             Requester::Submit { answer, .. } => drop(answer.send(Err(why))),
@@ -263,7 +263,7 @@ impl EffectHandler<Scheduler> for SchedulerEffectHandler {
 }
 
 impl Requester {
-    /// What the requester is to be told; `accept` makes watches for submitted tasks.
+    /// The reply for this requester; `accept` adds watches to submitted tasks.
     pub(super) fn into_reply(
         self,
         reply: Reply,
@@ -283,7 +283,7 @@ impl Requester {
     }
 }
 
-/// An answer that is ready to be given.
+/// A reply that is ready to be sent.
 pub(super) enum PendingReply {
     Command(oneshot::Sender<Result<Reply, ServiceUnavailable>>, Reply),
     Submit(
@@ -296,7 +296,7 @@ pub(super) enum PendingReply {
 
 impl PendingReply {
     pub(super) fn send(self) {
-        // A client that has gone does not want to know.
+        // The client may have disconnected.
         match self {
             PendingReply::Command(to, reply) => drop(to.send(Ok(reply))),
             PendingReply::Submit(to, accepted, _) => drop(to.send(accepted)),
@@ -312,25 +312,25 @@ impl PendingReply {
     }
 }
 
-/// Gives answers. Those that one runtime waits for are given there, all of them after one wake-up: to wake a runtime from
-/// here is a system call, and its own tasks wake each other without one.
-fn send_all(answers: Vec<PendingReply>) {
+/// Sends replies. Those that one runtime waits for are sent from that runtime, after one wake-up: to wake a runtime
+/// from here is a system call, and its own tasks wake each other without one.
+fn send_all(replies: Vec<PendingReply>) {
     let mut together: Vec<(Handle, Vec<PendingReply>)> = Vec::new();
-    for answer in answers {
-        let Some(runtime) = answer.runtime() else {
-            answer.send();
+    for reply in replies {
+        let Some(runtime) = reply.runtime() else {
+            reply.send();
             continue;
         };
         match together.iter_mut().find(|(one, _)| one.id() == runtime.id()) {
-            Some((_, answers)) => answers.push(answer),
-            None => together.push((runtime.clone(), vec![answer])),
+            Some((_, replies)) => replies.push(reply),
+            None => together.push((runtime.clone(), vec![reply])),
         }
     }
-    for (runtime, mut answers) in together {
-        match answers.len() {
-            1 => answers.drain(..).for_each(PendingReply::send),
+    for (runtime, mut replies) in together {
+        match replies.len() {
+            1 => replies.drain(..).for_each(PendingReply::send),
             _ => {
-                drop(runtime.spawn(async move { answers.into_iter().for_each(PendingReply::send) }))
+                drop(runtime.spawn(async move { replies.into_iter().for_each(PendingReply::send) }))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The metrics of a scheduler, under the names that its documents give.
+//! The metrics of a scheduler, under the names that docs/telemetry.md lists.
 
 use std::sync::Weak;
 
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::core::SchedulerCore;
 
-/// What is measured as it happens.
+/// Metrics that are observed as events happen.
 #[derive(Clone, Debug)]
 pub(crate) struct SchedulerMetrics {
     selection: Histogram,
@@ -50,7 +50,7 @@ impl SchedulerMetrics {
         metrics
     }
 
-    /// So many choices, at least one, took this long.
+    /// This many choices, at least one, took this long in all.
     pub(super) fn observe_selection(&self, choices: u64, took: Span) {
         self.selection.observe(took.as_secs_f64() / choices as f64);
     }
@@ -66,7 +66,7 @@ impl SchedulerMetrics {
     }
 }
 
-/// What is looked up when somebody asks.
+/// Metrics that are read from the machine when they are collected.
 #[derive(Debug)]
 pub(crate) struct StateCollector(Weak<SchedulerCore>);
 

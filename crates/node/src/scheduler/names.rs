@@ -1,14 +1,14 @@
-//! What the workers of the swarm are called in their certificates, for people who look at them.
+//! The names of the swarm's workers in their certificates, for display.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hypha_model::WorkerId;
 
-/// Far more workers than one scheduler has; those beyond go without a name.
+/// Far more workers than one scheduler has; further workers get no name.
 const MAX_NAMES: usize = 100_000;
 
-/// The names. They outlive the connection, so that a task still tells where it was, and end when the scheduler
+/// The names. They outlive the connection, so that a task still shows where it ran, and are removed when the scheduler
 /// forgets the worker.
 #[derive(Default)]
 pub(super) struct WorkerNames(Mutex<HashMap<WorkerId, String>>);

@@ -1,4 +1,4 @@
-//! Large results: taken from workers, kept in a directory by task and digest, given to clients, forgotten in time.
+//! Large results: received from workers, stored in a directory by task and digest, served to clients, and expired.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::NodeError;
 use crate::object::RESULT_TRANSFER_KIND;
 
-/// A result above this is not taken: a task is no way to move a data set.
+/// A larger result is refused: tasks are not meant to move data sets.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// What is read of an object at a time.
+/// How much of an object is read at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Objects {
         Ok(Objects { directory: directory.to_owned() })
     }
 
-    /// Takes what workers send, for as long as there are transfers.
+    /// Receives results from workers, for as long as there are transfers.
     pub(super) async fn receive(self, net: Net, mut offers: mpsc::Receiver<Incoming>) {
         while let Some(offer) = offers.recv().await {
             let (objects, net) = (self.clone(), net.clone());
@@ -47,8 +47,8 @@ impl Objects {
                 let known = peers.iter().find(|peer| peer.id.to_string() == offer.peer().as_str());
                 match known.map(|peer| peer.role) {
                     Some(role) => objects.take(offer, role == NodeRole::Worker).await,
-                    // After a restart, transfers may come before their senders have connected otherwise. It is not
-                    // refused, but ended: a worker sends it again.
+                    // After a restart, a transfer may arrive before its sender has connected otherwise. It is not
+                    // refused, but ended: the worker sends it again.
                     None => drop(offer),
                 }
             });
@@ -65,7 +65,7 @@ impl Objects {
         if header.length > MAX_BYTES {
             return offer.refuse("the result is too large").await;
         }
-        // Which attempt of the task it was does not matter: the bytes are what the digest says.
+        // The number of the attempt does not matter: the digest identifies the bytes.
         let task = header.name.split('#').next().and_then(|task| task.parse().ok());
         let Some(task) = task else {
             return offer.refuse("the name of a result must be its attempt").await;
@@ -80,7 +80,7 @@ impl Objects {
                 let taken = offer.accept_from(sink, chain, CancellationToken::new()).await;
                 taken.map_err(|error| error.to_string())
             }
-            // As above: there may be room later.
+            // Ended and not refused, as above: there may be room later.
             Err(error) => {
                 drop(offer);
                 Err(format!("cannot write {}: {error}", own.display()))
@@ -91,8 +91,8 @@ impl Objects {
         }
     }
 
-    /// Workers of the previous version name an object by JSON in the place of the result. It is meant so if this object
-    /// has arrived for this very task; otherwise it only looks like it.
+    /// Workers of the previous version refer to an object by JSON in place of the result. The JSON is a reference only
+    /// if that object has arrived for this task; otherwise it is the result itself.
     pub(super) async fn resolve_object_ref(&self, message: &mut FromWorker) {
         let FromWorker::Finished { attempt, outcome: Outcome::Completed { result }, .. } = message
         else {
@@ -107,8 +107,8 @@ impl Objects {
         }
     }
 
-    /// The object that is the result of `task`, if it is there. All of it is read once before the first piece leaves:
-    /// what a disk has damaged is an error, and not a result.
+    /// The object that is the result of `task`, if it exists. All of it is read once before the first piece is sent:
+    /// bytes that the disk has damaged are an error, and not a result.
     pub(super) async fn read(
         &self,
         task: TaskId,
@@ -142,7 +142,7 @@ impl Objects {
         Ok(Some(Object { bytes, pieces: pieces.boxed() }))
     }
 
-    /// Forgets objects that came longer ago than `age`. Called from a thread that may wait.
+    /// Deletes objects that are older than `age`. Blocks the thread.
     pub(super) fn forget_older_than(&self, age: Duration) -> io::Result<u64> {
         let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut forgotten = 0;
@@ -162,7 +162,7 @@ impl Objects {
     }
 }
 
-/// The file at its beginning; nothing if its bytes are not the object's.
+/// Opens the file; `None` if its bytes are not the object's.
 fn open_checked(path: &Path, object: &ObjectRef) -> io::Result<Option<File>> {
     let mut file = File::open(path)?;
     if file.metadata()?.len() != object.bytes {
@@ -179,7 +179,7 @@ fn open_checked(path: &Path, object: &ObjectRef) -> io::Result<Option<File>> {
     Ok((digester.digest() == object.digest).then_some(file))
 }
 
-/// A file that gets the object's name before the worker hears that it is taken: afterwards the worker relies on it.
+/// A file that gets the object's name before the transfer is acknowledged: from then on the worker relies on it.
 struct ObjectSink {
     file: FileSink,
     own: PathBuf,
@@ -194,13 +194,13 @@ impl Sink for ObjectSink {
     async fn finish(&mut self) -> io::Result<()> {
         self.file.finish().await?;
         tokio::fs::rename(&self.own, &self.path).await?;
-        // The name must survive a power cut, as the task that tells of it does.
+        // The name must survive a power failure, as the task that refers to it does.
         let directory = self.path.parent().unwrap_or(Path::new("."));
         tokio::fs::File::open(directory).await?.sync_all().await
     }
 
     async fn abandon(&mut self, _: bool) {
-        // Another transfer gets a name of its own: nobody would go on with this one.
+        // Each transfer has a file of its own: none would resume this one.
         self.file.abandon(false).await;
     }
 }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(read(&objects, task(1), object).await.as_ref(), Ok(&bytes));
         assert_eq!(read(&objects, task(2), object).await, Err("there is none".to_owned()));
         assert_eq!(read(&objects, task(1), by_digest).await, Err("there is none".to_owned()));
-        // As earlier versions kept it.
+        // As earlier versions stored it.
         std::fs::write(directory.path().join(digest.to_string()), &bytes).unwrap();
         assert_eq!(read(&objects, task(2), by_digest).await.as_ref(), Ok(&bytes));
         assert_eq!(read(&objects, task(2), object).await, Err("there is none".to_owned()));
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// A worker of the previous version names an object by JSON; so may any program.
+    /// A worker of the previous version refers to an object by JSON; any program may return the same JSON.
     #[tokio::test]
     async fn object_reference_counts_only_if_the_object_arrived_for_the_task() {
         let directory = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ mod tests {
             (task(2), object.to_json(), false),
             (task(1), "[1]".to_owned(), false),
         ];
-        for (task, json, meant) in cases {
+        for (task, json, expected) in cases {
             let outcome = Outcome::Completed { result: Payload::from(json.into_bytes()).into() };
             let (attempt, fence) = (AttemptId { task, number: 1 }, Fence(1));
             let mut message = FromWorker::Finished { attempt, fence, run: Span::ZERO, outcome };
@@ -275,7 +275,7 @@ mod tests {
                     ..
                 }
             );
-            assert_eq!(is_object, meant);
+            assert_eq!(is_object, expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the HTTP surfaces get of this scheduler.
+//! The scheduler, as the HTTP API uses it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::core::SchedulerCore;
 use super::names::WorkerNames;
 use super::objects::Objects;
 
-/// A worker that was found well a moment ago grants its lease within this; if not, it is registered all the same.
+/// How long a worker that has just passed its health check may take to grant a lease; it is registered in any case.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -119,17 +119,17 @@ impl SchedulerApi for SchedulerService {
 }
 
 impl SchedulerService {
-    /// Makes a worker that was looked at one of the scheduler's.
+    /// Adds a worker that has passed its health check, and waits for its lease.
     pub(super) fn register_worker(
         &self,
         worker: Arc<Worker>,
     ) -> BoxFuture<'static, Result<WorkerId, RegisterError>> {
         let id = worker.id;
-        let asked = self.execute(Command::RegisterWorker(worker));
+        let registered = self.execute(Command::RegisterWorker(worker));
         let core = self.core.clone();
         async move {
-            asked.await?;
-            // A task that is submitted right after this answer must find the worker there.
+            registered.await?;
+            // A task that is submitted right after this response must find the worker available.
             let _ = tokio::time::timeout(LEASE_TIMEOUT, core.wait_for_lease(id)).await;
             Ok(id)
         }

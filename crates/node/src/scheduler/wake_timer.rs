@@ -1,4 +1,4 @@
-//! Wakes the scheduler's machine when it wants to be woken, and begins anew after a failure of the store.
+//! Wakes the scheduler's machine at the times that it requests, and restarts it after a failure of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::core::SchedulerCore;
 use super::effects::SchedulerEffectHandler;
 
-/// How long after a failure the store is tried again: a disk that is full stays so for a while.
+/// How long after a failure the store is retried: a full disk stays full for a while.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct WakeTimer {
     pub(super) core: Arc<SchedulerCore>,
     pub(super) id: SchedulerId,
@@ -25,7 +25,7 @@ pub(super) struct WakeTimer {
 }
 
 impl WakeTimer {
-    /// Runs until told to stop, and then until what is left is committed.
+    /// Runs until `stop`, and then until the remaining records are committed.
     pub(super) async fn run(self, stop: CancellationToken) {
         self.core.machine.start();
         while !stop.is_cancelled() {
@@ -54,8 +54,8 @@ impl WakeTimer {
         self.core.machine.journal()
     }
 
-    /// Waits until everything that was wanted is durable and has been carried out, and then takes no more. The end of
-    /// this process must not look to the machine as if all its workers were lost.
+    /// Waits until all records are durable and all effects carried out, and then closes the machine: it must not take
+    /// the end of this process for the loss of all its workers.
     async fn settle(&self) {
         loop {
             let settled = self.handler().settled.notified();
@@ -66,7 +66,7 @@ impl WakeTimer {
         }
     }
 
-    /// Goes on from what is on the disk, as soon as the store works again.
+    /// Restarts from the durable state as soon as the store works again.
     async fn recover(&self, stop: &CancellationToken) {
         loop {
             tokio::select! {
@@ -96,12 +96,12 @@ impl WakeTimer {
         let transport = self.handler().transport();
         super::add_removed_workers(&mut machine, transport.registered_workers(), now, &mut step);
         self.core.machine.restart(|failed| {
-            // The counters of a process never go back.
+            // Counters never decrease within a process.
             machine.continue_counts(failed.counts());
             (machine, step)
         });
         tracing::info!("the store works again; the scheduler has recovered");
-        // Those that connected while no event was taken; from now on they are taken again.
+        // Workers that connected while the machine took no events; it takes them again from here on.
         let connected = self.handler().transport().connected_workers();
         self.core.machine.step_events(connected.into_iter().map(SchedulerEvent::WorkerFound));
     }

@@ -6,18 +6,17 @@ use hypha_api::{Watch, WatchSender, watch_channel};
 use hypha_engine::Notice;
 use hypha_model::{Fence, Payload, TaskId, WorkerId};
 
-/// Watched tasks that are kept without looking whether anybody still listens.
+/// Up to this many watched tasks, abandoned watches are not looked for.
 const MIN_SWEEP_TASKS: usize = 1_024;
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Watchers {
     by_task: HashMap<TaskId, Vec<WatchSender>>,
-    /// Attempts that stream, by their tokens, and the token of each task that does.
+    /// Attempts that stream, by their fencing tokens, and the token of each task that streams.
     streams: HashMap<Fence, (WorkerId, TaskId)>,
     streaming: HashMap<TaskId, Fence>,
-    /// With this many tasks, abandoned watches are dropped: a task that has ended sends no
-    /// notice.
+    /// With this many tasks, abandoned watches are dropped: a task that has ended sends no notice.
     sweep_at: usize,
 }
 
@@ -29,14 +28,14 @@ impl Watchers {
         watch
     }
 
-    /// What the attempt with this token gives goes to those who watch the task.
+    /// From now on, the output of the attempt with this token goes to the watches of the task.
     pub(super) fn start_stream(&mut self, task: TaskId, worker: WorkerId, fence: Fence) {
         self.end_stream(task);
         self.streams.insert(fence, (worker, task));
         self.streaming.insert(task, fence);
     }
 
-    /// Passes a piece on, if its attempt streams.
+    /// Forwards a piece if its attempt streams; otherwise returns it.
     pub(super) fn forward_output(
         &mut self,
         worker: WorkerId,
@@ -84,7 +83,7 @@ impl Watchers {
             watched.retain(WatchSender::has_watcher);
             !watched.is_empty()
         });
-        // Twice what is left, so that a sweep costs little for each watch.
+        // Twice the tasks that are left, so that a sweep costs little for each watch.
         self.sweep_at = 2 * self.by_task.len();
     }
 }
@@ -105,7 +104,7 @@ mod tests {
         let mut watch = watchers.add(task);
         assert!(
             watchers.forward_output(worker, Fence(1), piece("a")).is_some(),
-            "the machine sees the first"
+            "the machine sees the first piece"
         );
         watchers.start_stream(task, worker, Fence(1));
         assert!(watchers.forward_output(worker, Fence(1), piece("b")).is_none());
@@ -116,14 +115,17 @@ mod tests {
         let elsewhere = WorkerId::new(Time::ZERO, &mut rng);
         assert!(
             watchers.forward_output(elsewhere, Fence(1), piece("c")).is_some(),
-            "not its attempt"
+            "not an attempt of this worker"
         );
         watchers.start_stream(task, worker, Fence(2));
-        assert!(watchers.forward_output(worker, Fence(1), piece("d")).is_some(), "void by now");
+        assert!(
+            watchers.forward_output(worker, Fence(1), piece("d")).is_some(),
+            "the attempt is void"
+        );
         watchers.notify(task, &Notice::Scheduled(worker));
         assert!(
             watchers.forward_output(worker, Fence(2), piece("e")).is_some(),
-            "given to another"
+            "the task was scheduled again"
         );
         assert!(watchers.streams.is_empty() && watchers.streaming.is_empty());
     }

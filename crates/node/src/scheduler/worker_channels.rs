@@ -1,4 +1,4 @@
-//! The open streams to workers of the swarm: one for each, kept open while the worker is connected.
+//! The channels to workers of the swarm: one for each, kept open while the worker is connected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,25 +15,25 @@ use super::core::SchedulerCore;
 use super::objects::Objects;
 use crate::channel::{MAX_QUEUED_MESSAGES, exchange_messages};
 
-/// How long after a failed try a stream is opened again, if the worker does not connect before.
+/// How long after a failure a channel is opened again, if the worker does not connect before.
 const REOPEN_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a stream may take to be opened over another connection of its worker before the worker counts as lost.
+/// How long a channel may take to be opened over another connection of its worker before the worker counts as lost.
 const REOPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All of them.
+/// The open channels.
 pub(crate) struct WorkerChannels {
     open: Mutex<HashMap<WorkerId, OpenChannel>>,
     objects: Objects,
 }
 
-/// An open stream.
+/// An open channel.
 struct OpenChannel {
     worker: Arc<Worker>,
     messages: mpsc::Sender<ToWorker>,
 }
 
-/// One worker's stream, opened whenever it is gone. Dropping it closes it.
+/// The channel to one worker, opened again whenever it ends. Dropping this closes it.
 pub(super) struct WorkerChannel {
     peer_connected: Arc<Notify>,
     worker: Arc<Mutex<Arc<Worker>>>,
@@ -41,22 +41,22 @@ pub(super) struct WorkerChannel {
 }
 
 impl WorkerChannels {
-    /// None yet. Large results of their workers are among `objects`.
+    /// Begins without channels. Large results of the workers are stored in `objects`.
     pub(super) fn new(objects: Objects) -> WorkerChannels {
         WorkerChannels { open: Mutex::default(), objects }
     }
 
-    /// Sends, if there is a stream and it has room: what does not fit is dropped, as on a network.
+    /// Sends if there is a channel and it has room; otherwise the message is dropped, as on a network.
     pub(super) fn send(&self, worker: WorkerId, message: ToWorker) {
         let messages = self.lock().get(&worker).map(|open| open.messages.clone());
         if let Some(messages) = messages
             && messages.try_send(message).is_err()
         {
-            tracing::debug!(%worker, "a message was dropped: too many wait");
+            tracing::debug!(%worker, "a message was dropped: too many are queued");
         }
     }
 
-    /// The workers to which there is a stream.
+    /// The workers with an open channel.
     pub(super) fn workers(&self) -> Vec<Arc<Worker>> {
         self.lock().values().map(|open| Arc::clone(&open.worker)).collect()
     }
@@ -67,7 +67,7 @@ impl WorkerChannels {
 }
 
 impl WorkerChannel {
-    /// Keeps a stream to `peer` open from now on.
+    /// Keeps a channel to `peer` open from now on.
     pub(super) fn new(
         net: Net,
         core: Weak<SchedulerCore>,
@@ -94,7 +94,7 @@ impl WorkerChannel {
         self.peer_connected.notify_one();
     }
 
-    /// The worker describes itself anew.
+    /// The worker has published a new description of itself.
     pub(super) fn set_worker(&self, worker: &Worker) {
         *lock(&self.worker) = Arc::new(worker.clone());
     }
@@ -113,7 +113,7 @@ impl ChannelKeeper {
     async fn run(self) {
         let mut ended: Option<ChannelRegistration<'_>> = None;
         loop {
-            // A relayed connection gives way to a direct one: that is no loss of the worker.
+            // A direct connection may have replaced a relayed one: the worker is not lost then.
             let reopened = match ended.take() {
                 Some(registered) => self.reopen(registered).await,
                 None => None,
@@ -125,7 +125,7 @@ impl ChannelKeeper {
             match self.net.open_channel::<TaskProtocol>(self.peer).await {
                 Ok(channel) => ended = self.serve(channel, None).await,
                 Err(error) => {
-                    tracing::debug!(peer = %self.peer, "no stream to the worker: {error}");
+                    tracing::debug!(peer = %self.peer, "cannot open a channel to the worker: {error}");
                     let _ =
                         tokio::time::timeout(REOPEN_DELAY, self.peer_connected.notified()).await;
                 }
@@ -133,7 +133,7 @@ impl ChannelKeeper {
         }
     }
 
-    /// Opens the stream anew, if the worker is connected in another way.
+    /// Opens the channel again, if the worker has another connection.
     async fn reopen<'a>(
         &'a self,
         registered: ChannelRegistration<'a>,
@@ -148,7 +148,7 @@ impl ChannelKeeper {
         Some((registered, opening.ok()?.ok()?))
     }
 
-    /// Carries messages until the stream ends. It stays entered, or takes the place of the one that was.
+    /// Exchanges messages until the channel ends. Its registration is new, or that of the channel that it replaces.
     async fn serve<'a>(
         &'a self,
         channel: OpenedChannel<TaskProtocol>,
@@ -161,26 +161,26 @@ impl ChannelKeeper {
         self.channels.lock().insert(id, open);
         let event = match &before {
             Some(_) => SchedulerEvent::WorkerReconnected(id),
-            // Now that it can be reached, it is asked for a lease at once.
+            // The worker is reachable now: the machine requests a lease at once.
             None => SchedulerEvent::WorkerFound(worker),
         };
-        // Not made in vain: whichever is dropped tells the machine that the worker is lost.
+        // Not made unless it is used: dropping a registration reports to the machine that the worker is lost.
         let registered = before.unwrap_or_else(|| ChannelRegistration { keeper: self, id });
         self.core.upgrade()?.handle_event(event);
-        let take = |mut said: Vec<FromWorker>| async move {
-            for message in &mut said {
+        let take = |mut received: Vec<FromWorker>| async move {
+            for message in &mut received {
                 self.channels.objects.resolve_object_ref(message).await;
             }
             let core = self.core.upgrade();
-            core.map(|core| core.handle_worker_messages(id, said.into_iter())).is_some()
+            core.map(|core| core.handle_worker_messages(id, received.into_iter())).is_some()
         };
         let why = exchange_messages(channel, waiting, take).await;
-        tracing::debug!(peer = %self.peer, worker = %id, "the stream to the worker has ended: {why}");
+        tracing::debug!(peer = %self.peer, worker = %id, "the channel to the worker has ended: {why}");
         Some(registered)
     }
 }
 
-/// A stream is entered while it is open; when it ends for good, the machine is told.
+/// Registers a channel while it is open. When it ends permanently, the machine is notified.
 struct ChannelRegistration<'a> {
     keeper: &'a ChannelKeeper,
     id: WorkerId,

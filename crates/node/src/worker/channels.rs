@@ -1,4 +1,4 @@
-//! The channels that schedulers open to this worker: what they say goes to the loop, what it says to them.
+//! The channels that schedulers open to this worker: their messages go to the loop, and its messages to them.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::host::WorkerInput;
 use super::runners::Runners;
 use crate::channel::{MAX_QUEUED_MESSAGES, exchange_messages};
 
-/// Where messages for a scheduler go.
+/// Messages for a scheduler are queued here.
 pub(super) struct Outbox {
-    /// Which channel it belongs to.
+    /// The number of its channel.
     pub(super) number: u64,
     pub(super) messages: mpsc::Sender<FromWorker>,
 }
 
-/// Serves channels as they come.
+/// Serves channels as schedulers open them.
 pub(super) async fn serve(
     mut channels: mpsc::Receiver<AcceptedChannel<TaskProtocol>>,
     events: mpsc::Sender<WorkerInput>,

@@ -1,4 +1,4 @@
-//! Which cores a task is pinned to: those that the fewest others use.
+//! Chooses the cores that a run is pinned to: those that the fewest other runs use.
 
 pub(super) struct Cores {
     used: Vec<u32>,
@@ -10,7 +10,7 @@ impl Cores {
         Cores { used: vec![0; count] }
     }
 
-    /// `count` cores; none, which means any, if none or all are wanted.
+    /// Takes `count` cores. Returns none, which means no pinning, if none or all are requested.
     pub(super) fn take(&mut self, count: usize) -> Vec<usize> {
         if count == 0 || count >= self.used.len() {
             return Vec::new();
@@ -34,10 +34,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_used_cores_are_taken_and_given_back() {
+    fn least_used_cores_are_taken_and_released() {
         let mut cores = Cores { used: vec![0; 4] };
         assert_eq!(cores.take(0), [] as [usize; 0]);
-        assert_eq!(cores.take(4), [] as [usize; 0], "all of them needs no pinning");
+        assert_eq!(cores.take(4), [] as [usize; 0], "all cores need no pinning");
         let first = cores.take(2);
         assert_eq!(first, [0, 1]);
         assert_eq!(cores.take(2), [2, 3]);

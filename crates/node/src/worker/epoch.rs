@@ -1,4 +1,4 @@
-//! Which life of the worker this is, on the disk, and whether it ended in order: what an earlier life granted is void.
+//! Stores the epoch of the worker, and whether it stopped gracefully: leases of an earlier epoch are void.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use hypha_model::{Epoch, SchedulerId};
 
 const FILE: &str = "epoch";
 
-/// The last life that ended in order, and the schedulers that held its leases.
+/// The epoch of the last graceful stop, and the schedulers that held its leases.
 const LEFT_FILE: &str = "left";
 
-/// The last life; that before the first if there is no file.
+/// The epoch of the last incarnation; the one before the first if there is no file.
 pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
     match fs::read_to_string(directory.join(FILE)) {
         Ok(text) => text.trim().parse().map(Epoch).map_err(|_| {
@@ -24,12 +24,12 @@ pub(super) fn read(directory: &Path) -> io::Result<Epoch> {
     }
 }
 
-/// Writes it so that it is there, whole, also after a power cut.
+/// Writes the epoch atomically, and durably against a power failure.
 pub(super) fn write(directory: &Path, epoch: Epoch) -> io::Result<()> {
     write_atomically(directory, FILE, &epoch.0.to_string())
 }
 
-/// The last life that ended in order. A file that cannot be read costs attempts, not the worker's start.
+/// The last graceful stop. An unreadable file uses up attempts, and does not prevent the worker's start.
 pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
     let text = fs::read_to_string(directory.join(LEFT_FILE)).ok()?;
     let mut words = text.split_whitespace();
@@ -38,7 +38,7 @@ pub(super) fn read_left(directory: &Path) -> Option<Leaving> {
     Some(Leaving { epoch, holders: holders.filter(|holders| !holders.is_empty())? })
 }
 
-/// Writes that this life ends in order.
+/// Records that this incarnation stops gracefully.
 pub(super) fn write_left(directory: &Path, left: &Leaving) -> io::Result<()> {
     let holders: Vec<String> = left.holders.iter().map(ToString::to_string).collect();
     write_atomically(directory, LEFT_FILE, &format!("{} {}", left.epoch.0, holders.join(" ")))
@@ -67,6 +67,7 @@ mod tests {
         fs::write(directory.path().join(FILE), "x").unwrap();
         assert!(read(directory.path()).unwrap_err().to_string().contains("does not hold a number"));
     }
+
     #[test]
     fn graceful_leave_is_read_back_and_an_invalid_file_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
@@ -78,9 +79,9 @@ mod tests {
             write_left(directory.path(), &left).unwrap();
             assert_eq!(read_left(directory.path()), Some(left));
         }
-        for nonsense in ["", "7", "7 x", "x 00000000-0000-7000-8000-0000000000aa"] {
-            fs::write(directory.path().join(LEFT_FILE), nonsense).unwrap();
-            assert_eq!(read_left(directory.path()), None, "{nonsense}");
+        for invalid in ["", "7", "7 x", "x 00000000-0000-7000-8000-0000000000aa"] {
+            fs::write(directory.path().join(LEFT_FILE), invalid).unwrap();
+            assert_eq!(read_left(directory.path()), None, "{invalid}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What surrounds the worker's machine: the channels to schedulers, the runs, and the files that it keeps.
+//! The host of the worker's machine: the channels to schedulers, the runs, and the files with its epoch.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,52 +20,53 @@ use super::{channels::Outbox, epoch};
 use crate::crash::{CrashPoint, crash_point};
 use crate::machine_loop::{MachineHost, MachineLoop};
 
-/// Events that wait for the loop; senders of more wait.
+/// Inputs queued for the loop; when there are more, senders wait.
 pub(super) const MAX_EVENTS: usize = 4_096;
 
-/// How long a scheduler may take to acknowledge that this worker leaves: some round trips. After that the next life
-/// tells it.
+/// How long a scheduler may take to acknowledge that this worker leaves: some round trips. After that, the next
+/// incarnation reports it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The start of a call to a server that ends sooner is not reported, as in a scheduler's own calls: it would cost a frame each
-/// way and a step of the scheduler, and the end says how long it ran.
+/// The start of a call to a back end that ends sooner is not reported, as in a scheduler's own calls: it would cost a
+/// frame each way and a step of the scheduler, and the report of the end has the run time.
 const START_REPORT_DELAY: Duration = Duration::from_millis(5);
 
-/// What happens at a worker.
+/// An input of the worker's loop.
 pub(super) enum WorkerInput {
     /// A scheduler has opened a channel.
     ChannelOpened(SchedulerId, Outbox),
     /// The channel with this number is closed.
     ChannelClosed(SchedulerId, u64),
-    /// A scheduler said some things.
+    /// A scheduler has sent messages.
     Received(SchedulerId, Vec<ToWorker>),
     Progressed(RunId, u16),
     Output(RunId, Payload),
     Ended(RunId, Outcome),
-    /// Calls may have run for so long that their start is to be reported.
+    /// Calls may have run long enough for their start to be reported.
     StartsDue,
-    /// Whether the server behind the executor at this place is well.
+    /// Whether the back end of the executor at this index is healthy.
     HealthChecked(usize, bool),
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(super) struct WorkerHost {
     pub(super) worker: Arc<Worker>,
     pub(super) files: EpochFiles,
     pub(super) runners: Arc<Runners>,
     pub(super) events: mpsc::Sender<WorkerInput>,
-    /// Where messages for the worker's own surface go.
+    /// Messages for the worker's own task instance.
     pub(super) local: mpsc::Sender<FromWorker>,
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
     pub(super) runs: HashMap<RunId, ActiveRun>,
     pub(super) starts: Starts,
 }
 
-/// Calls whose start has not been reported, in the order in which they began; those that have ended among them.
+/// Calls whose start has not been reported, in the order in which they began, including those that have ended.
 #[derive(Default)]
 pub(super) struct Starts {
     begun: VecDeque<(Instant, RunId)>,
-    /// Whether [`WorkerInput::StartsDue`] will come. One timer for all: one for each call would cost as much as the message.
+    /// Whether [`WorkerInput::StartsDue`] is scheduled. One timer serves all calls: one for each would cost as much as
+    /// the message.
     is_timed: bool,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct ActiveRun {
 /// The files in which a worker keeps its epoch.
 pub(super) struct EpochFiles(pub(super) PathBuf);
 
-/// Runs until told to stop, and then until the holders of leases have acknowledged that this worker leaves.
+/// Runs until `stop`, and then until the holders of leases have acknowledged that this worker leaves.
 pub(super) async fn run(
     mut machine_loop: MachineLoop<WorkerMachine, WorkerHost>,
     stop: CancellationToken,
@@ -100,7 +101,7 @@ pub(super) async fn run(
     }
 }
 
-/// Whether a scheduler that can be reached has still to acknowledge that the worker leaves.
+/// Whether a connected scheduler has yet to acknowledge that the worker leaves.
 fn has_unacknowledged_leave(machine_loop: &MachineLoop<WorkerMachine, WorkerHost>) -> bool {
     let outboxes = &machine_loop.host().outboxes;
     machine_loop.machine().unreleased_holders().any(|holder| outboxes.contains_key(&holder))
@@ -121,8 +122,8 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 }
             }
             WorkerInput::Received(scheduler, messages) => {
-                let said = |message| WorkerEvent::SchedulerMessageReceived { scheduler, message };
-                events.extend(messages.into_iter().map(said));
+                let event = |message| WorkerEvent::SchedulerMessageReceived { scheduler, message };
+                events.extend(messages.into_iter().map(event));
             }
             WorkerInput::Progressed(id, permille) => {
                 events.push(WorkerEvent::Progressed { id, permille })
@@ -133,8 +134,8 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 events.push(WorkerEvent::Ended { id, outcome, run: None });
             }
             WorkerInput::StartsDue => self.report_starts(),
-            WorkerInput::HealthChecked(executor, well) => {
-                events.push(WorkerEvent::BackEndChecked { executor, is_healthy: well })
+            WorkerInput::HealthChecked(executor, is_healthy) => {
+                events.push(WorkerEvent::BackEndChecked { executor, is_healthy })
             }
         }
     }
@@ -148,10 +149,10 @@ impl MachineHost<WorkerMachine> for WorkerHost {
         while let Some(effect) = effects.next() {
             match effect {
                 // Reported later if the call takes a while.
-                WorkerEffect::Send(said) if self.begins_call(&said, effects.peek()) => {}
-                WorkerEffect::Send(said) => self.send(said).await,
+                WorkerEffect::Send(sent) if self.begins_call(&sent, effects.peek()) => {}
+                WorkerEffect::Send(sent) => self.send(sent).await,
                 WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }) => {
-                    // Runs that take no time end here, and may let others begin.
+                    // Runs that take no time end here, and may let other runs begin.
                     if let Some(outcome) = self.runners.run_at_once(executor, &dispatch) {
                         events.push(WorkerEvent::Ended { id, outcome, run: None });
                         continue;
@@ -168,8 +169,8 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 }
                 WorkerEffect::Run(RunCommand::Stop(id)) => match self.runs.get(&id) {
                     Some(run) => run.stopper.stop(),
-                    // It ended while we were told to stop it: its end is on its way.
-                    None => tracing::debug!(?id, "nothing to stop"),
+                    // It has ended meanwhile, and its end is queued as an input.
+                    None => tracing::debug!(?id, "the run to stop has ended already"),
                 },
             }
         }
@@ -188,7 +189,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 }
 
-/// The next life of a worker, with what it wants at its start.
+/// Starts the next incarnation of a worker. Returns its machine with its first step.
 pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,
@@ -201,13 +202,13 @@ pub(super) fn start(
 }
 
 impl WorkerHost {
-    /// Whether this says that a run has begun, and the run, which is started next, is a call to a server.
-    fn begins_call(&self, said: &OutgoingMessage, next: Option<&WorkerEffect>) -> bool {
-        match (&said.message, next) {
+    /// Whether this message reports the start of a run, and the run, which is started next, is a call to a back end.
+    fn begins_call(&self, sent: &OutgoingMessage, next: Option<&WorkerEffect>) -> bool {
+        match (&sent.message, next) {
             (
                 FromWorker::Started { fence, .. },
                 Some(WorkerEffect::Run(RunCommand::Start { id, executor, .. })),
-            ) => (id.scheduler, id.fence) == (said.to, *fence) && self.runners.is_call(*executor),
+            ) => (id.scheduler, id.fence) == (sent.to, *fence) && self.runners.is_call(*executor),
             _ => false,
         }
     }
@@ -242,7 +243,7 @@ impl WorkerHost {
             return;
         }
         let message = FromWorker::Started { attempt: run.attempt, fence: id.fence };
-        // If there is no room for it, its end says that it began.
+        // If there is no room for it, the report of its end implies the start.
         let _ = match self.outboxes.get(&id.scheduler) {
             Some(outbox) => outbox.messages.try_send(message),
             None if id.scheduler == SchedulerId::LOCAL => self.local.try_send(message),
@@ -250,17 +251,17 @@ impl WorkerHost {
         };
     }
 
-    /// A piece of a result goes to its scheduler without the machine: of a run that is not to stop.
+    /// Sends a piece of a result to its scheduler without the machine, unless the run is being stopped.
     fn forward_output(&mut self, id: RunId, piece: Payload) {
         self.report_start(id);
         let Some(run) = self.runs.get(&id).filter(|run| !run.stopper.is_stopped()) else { return };
         let (attempt, fence) = (run.attempt, id.fence);
-        // The worker's own surface gives whole results only.
+        // The worker's own task instance returns whole results only.
         if let Some(outbox) = self.outboxes.get(&id.scheduler)
             && outbox.messages.try_send(FromWorker::Output { attempt, fence, piece }).is_err()
         {
-            // A stream that lost a piece is worse than one that is made anew.
-            tracing::warn!(scheduler = %id.scheduler, "too many messages wait for a scheduler: closing its channel");
+            // It is better to repeat a stream than to lose a piece of it.
+            tracing::warn!(scheduler = %id.scheduler, "too many messages are queued for a scheduler: closing its channel");
             self.outboxes.remove(&id.scheduler);
         }
     }
@@ -270,19 +271,19 @@ impl WorkerHost {
             crash_point(CrashPoint::RanBeforeReport);
         }
         if to == SchedulerId::LOCAL {
-            // The worker's own surface always reads.
+            // The worker's own task instance always receives.
             let _ = self.local.send(message).await;
             return;
         }
         if let Some(outbox) = self.outboxes.get(&to) {
-            // The machine repeats everything that matters until it is answered.
+            // The machine repeats every message that matters until it is acknowledged.
             let _ = outbox.messages.try_send(message);
         }
     }
 }
 
 impl EpochFiles {
-    /// Whether they can be written, so that a disk that cannot is noticed before anything is granted.
+    /// Checks that the files can be written, so that a failing disk is noticed before a lease is granted.
     pub(super) fn probe(&self) -> io::Result<()> {
         epoch::write(&self.0, epoch::read(&self.0)?)
     }
@@ -294,7 +295,7 @@ impl Disk<WorkerRecord> for EpochFiles {
     fn write(&mut self, records: Vec<WorkerRecord>) -> io::Result<()> {
         for record in records {
             match record {
-                WorkerRecord::Started(life) => epoch::write(&self.0, life)?,
+                WorkerRecord::Started(started) => epoch::write(&self.0, started)?,
                 WorkerRecord::Left(left) => epoch::write_left(&self.0, &left)?,
             }
         }

@@ -1,5 +1,5 @@
-//! The worker as a task instance: what comes over HTTP goes into the same machine, with the same ledger, as what
-//! schedulers dispatch.
+//! The worker as a task instance: tasks that arrive over HTTP go to the same machine, with the same ledger, as those
+//! that schedulers dispatch.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,19 +23,19 @@ use tokio::sync::{mpsc, oneshot};
 use super::host::WorkerInput;
 use crate::clock::Clock;
 
-/// Results that are kept to be fetched, the oldest forgotten first.
+/// Results that are kept to be fetched; the oldest are dropped first.
 const MAX_RESULTS: usize = 10_000;
 
 /// How long one task may run: the scheduler's default.
 const TASK_TIMEOUT: Span = Span::from_secs(300);
 
-/// How often a callback is tried; the scheduler polls as well.
+/// How many times a callback is attempted; the scheduler polls as well.
 const CALLBACK_ATTEMPTS: u32 = 3;
 
-/// The pause between two tries.
+/// The delay between two attempts.
 const CALLBACK_BACKOFF: Duration = Duration::from_secs(1);
 
-/// When a refused scheduler should try again, in seconds.
+/// After how many seconds a refused scheduler should retry.
 const RETRY_AFTER_S: u32 = 1;
 
 #[derive(Clone)]
@@ -59,12 +59,12 @@ struct InstanceState {
 struct TaskEntry {
     stage: InstanceTaskState,
     callback: Option<String>,
-    /// Who waits to hear whether it was admitted.
+    /// The enqueue request that waits until the task is admitted or refused.
     admitted: Option<oneshot::Sender<Result<(), EnqueueError>>>,
 }
 
 impl LocalInstance {
-    /// What the machine says to the instance comes through `messages`.
+    /// Starts the instance. The machine's messages to it come through `messages`.
     pub(super) fn start(
         worker: Arc<Worker>,
         model: Name,
@@ -114,12 +114,12 @@ impl LocalInstance {
                     tokio::spawn(notify(callback, self.worker.id.to_string(), result));
                 }
             }
-            // Nobody asks for pieces or progress here, and there are no leases.
+            // Clients of an instance get no pieces and no progress, and there are no leases.
             _ => {}
         }
     }
 
-    /// Beside whoever calls: the loop that takes it may be waiting for us.
+    /// Sends from a task of its own: the loop that receives it may wait for the caller.
     fn send(&self, message: ToWorker) {
         let events = self.events.clone();
         tokio::spawn(async move {
@@ -171,7 +171,7 @@ impl LocalInstance {
 
 struct Admission {
     name: String,
-    /// None if it is under way already.
+    /// None if it is in flight already.
     dispatch: Option<(Dispatch, oneshot::Receiver<Result<(), EnqueueError>>)>,
 }
 
@@ -204,7 +204,7 @@ impl InstanceState {
             Outcome::Completed { result: TaskResult::Inline { payload, .. } } => {
                 InstanceTaskState::Completed { result: payload, run }
             }
-            // What this surface asked for is never sent away.
+            // Results for a task instance are never uploaded.
             Outcome::Completed { result: TaskResult::Object(_) } => {
                 InstanceTaskState::Failed { error: "the result was sent elsewhere".to_owned(), run }
             }
@@ -276,8 +276,8 @@ impl Instance for LocalInstance {
     }
 }
 
-/// Tells whoever asked that a task is done. Only loopback and private networks are called: an open endpoint must
-/// not be made to fetch any address.
+/// Calls the client back when a task is done. Only loopback and private networks are called: an open endpoint must
+/// not let clients reach arbitrary addresses.
 async fn notify(callback: String, instance: String, done: InstanceResult) {
     let body = Payload::from(notification(&instance, done).to_string().into_bytes());
     let config = BackEndSettings {
@@ -312,7 +312,7 @@ fn notification(instance: &str, done: InstanceResult) -> Value {
     };
     body["status"] = json!(status);
     body["execution_time"] = json!(run.as_millis_f64());
-    // A result that is not JSON is left out: it is fetched then.
+    // A result that is not JSON is left out: the client fetches it.
     if let Some(result) = result {
         body["result"] = result;
     }

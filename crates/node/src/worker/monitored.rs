@@ -1,4 +1,4 @@
-//! A server behind an executor, asked again and again whether it is well.
+//! The back end of an executor, with health checks at intervals.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,27 +9,27 @@ use tokio::sync::{Notify, mpsc};
 
 use super::host::WorkerInput;
 
-/// How often a server is asked whether it is well.
+/// How often a healthy back end is checked.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often one is asked that is not: most are back within seconds, and a connection that is refused costs nobody much.
+/// How often an unhealthy back end is checked: most are back within seconds, and a refused connection costs little.
 const UNHEALTHY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the head of this file. Cheap to clone.
+/// See the module documentation. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct MonitoredBackEnd {
     pub(super) back_end: BackEnd,
-    /// The place of the executor in the worker's list.
+    /// The index of the executor in the worker's list.
     executor: usize,
     name: Name,
     events: mpsc::Sender<WorkerInput>,
     problem: Arc<Mutex<Option<String>>>,
-    /// A task did not reach it: look sooner.
+    /// A call did not reach it: check its health sooner.
     check_soon: Arc<Notify>,
 }
 
 impl MonitoredBackEnd {
-    /// Watches a server for as long as the runtime lives; when it goes or comes back, `events` hears of it.
+    /// Checks a back end for as long as the runtime lives, and sends the results to `events`.
     pub(super) fn start(
         back_end: BackEnd,
         executor: usize,
@@ -42,12 +42,12 @@ impl MonitoredBackEnd {
         monitored
     }
 
-    /// Why it is not well, if it is not.
+    /// Why it is unavailable, if it is.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A task could not be sent to it. It is not well from now on, until a look finds otherwise.
+    /// A call did not reach it: it is unavailable until a health check passes.
     pub(super) async fn mark_unreachable(&self, error: &str) {
         self.set_problem(Some(error.to_owned()));
         self.send_health(false).await;
@@ -57,23 +57,24 @@ impl MonitoredBackEnd {
     async fn monitor(self) {
         loop {
             let problem = self.back_end.health().await.err().map(|error| error.to_string());
-            let well = problem.is_none();
+            let is_healthy = problem.is_none();
             self.set_problem(problem);
-            // Also when it is no news: a task that did not reach it may have said otherwise meanwhile.
-            self.send_health(well).await;
-            let pause = if well { HEALTH_CHECK_INTERVAL } else { UNHEALTHY_CHECK_INTERVAL };
+            // Also if nothing has changed: a call that did not reach it may have reported otherwise meanwhile.
+            self.send_health(is_healthy).await;
+            let interval =
+                if is_healthy { HEALTH_CHECK_INTERVAL } else { UNHEALTHY_CHECK_INTERVAL };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(interval) => {}
                 () = self.check_soon.notified() => tokio::time::sleep(UNHEALTHY_CHECK_INTERVAL).await,
             }
         }
     }
 
-    async fn send_health(&self, well: bool) {
-        let _ = self.events.send(WorkerInput::HealthChecked(self.executor, well)).await;
+    async fn send_health(&self, is_healthy: bool) {
+        let _ = self.events.send(WorkerInput::HealthChecked(self.executor, is_healthy)).await;
     }
 
-    /// Notes how it is, and logs it when that has changed.
+    /// Records whether it is available, and logs changes.
     fn set_problem(&self, problem: Option<String>) {
         let before = {
             let mut known = self.problem.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Results that are too large for a message: sent to the scheduler as a bulk transfer, and named in the message.
+//! Results that are too large for a message: sent to the scheduler as a bulk transfer, and referenced in the message.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::object::RESULT_TRANSFER_KIND;
 
-/// Before a result is sent again that the scheduler could not take: most are back, or have room again, within seconds.
+/// The delay before a result that its scheduler could not take is sent again: most can within seconds.
 const RESEND_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct Uploads {
@@ -26,7 +26,7 @@ impl Uploads {
         Uploads { bulk, max_bytes, schedulers: Mutex::default() }
     }
 
-    /// A scheduler is known by this id.
+    /// Records the peer of a scheduler.
     pub(super) fn add_scheduler(&self, id: SchedulerId, peer: PeerId) {
         self.schedulers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, peer);
     }
@@ -35,7 +35,8 @@ impl Uploads {
         result.bytes().len() as u64 > self.max_bytes
     }
 
-    /// The outcome as it fits into a message. What the worker's own surface asked for stays as it is.
+    /// Sends a result that is too large for a message, and returns the outcome to report. Results for the worker's own
+    /// task instance stay as they are.
     pub(super) async fn upload_if_large(
         &self,
         id: RunId,
@@ -73,8 +74,8 @@ impl Uploads {
         }
     }
 
-    /// Sends until the scheduler has it, or the run is stopped: a scheduler that is down, or has no room, is no fault of
-    /// this attempt. What it does not want is not sent again.
+    /// Sends until the scheduler has the result or the run is stopped: that a scheduler is down or has no room is no
+    /// failure of this attempt. A result that it refuses is not sent again.
     async fn send(
         &self,
         peer: PeerId,

@@ -1,5 +1,5 @@
-//! Pieces of a result on their way to the loop. A source that has thousands at hand would fill the channel to its
-//! scheduler, which is closed then, for all tasks of the worker: what need not wait for each other goes together.
+//! Batches the pieces of a streamed result. A source with thousands of pieces ready would fill the channel to its
+//! scheduler, which is then closed for all tasks of the worker: pieces that are ready together are sent together.
 
 use hypha_engine::RunId;
 use hypha_model::Payload;
@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 
 use super::host::WorkerInput;
 
-/// So many pieces go one by one. Whoever watches sees them come, and a model that speaks gives them singly anyway.
+/// The first pieces are sent one by one: the client sees them arrive, and a model that generates yields them singly.
 const MAX_UNBATCHED_PIECES: usize = 64;
 
-/// Bytes that go together: some thousand words, and few enough to be sent at once.
+/// The size of a batch: some thousand words, and small enough to be sent at once.
 const MAX_BATCH_BYTES: usize = 64 << 10;
 
 /// The pieces of one run.
@@ -26,7 +26,7 @@ impl PieceBatcher<'_> {
         PieceBatcher { id, events, sent: 0, pending: Vec::new() }
     }
 
-    /// Takes the next piece. Call [`PieceBatcher::flush`] as soon as there is not another at hand.
+    /// Adds the next piece. Call [`PieceBatcher::flush`] as soon as no other is ready.
     pub(super) async fn add(&mut self, piece: &[u8]) {
         self.pending.extend_from_slice(piece);
         self.sent += 1;
@@ -35,7 +35,7 @@ impl PieceBatcher<'_> {
         }
     }
 
-    /// Whether something waits for more.
+    /// Whether pieces wait to be sent.
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -43,7 +43,7 @@ impl PieceBatcher<'_> {
     pub(super) async fn flush(&mut self) {
         if self.has_pending() {
             let piece = Payload::from(std::mem::take(&mut self.pending));
-            // Without the loop the worker is at its end.
+            // It fails only when the loop has ended, and with it the worker.
             let _ = self.events.send(WorkerInput::Output(self.id, piece)).await;
         }
     }

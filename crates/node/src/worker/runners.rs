@@ -1,4 +1,4 @@
-//! What runs a task: the executors of the configuration.
+//! Runs attempts on the executors of the configuration.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,7 +57,7 @@ impl Stopper {
 }
 
 impl Runners {
-    /// What is noticed of servers goes to `events`.
+    /// Opens the executors. The results of health checks of back ends go to `events`.
     pub(super) fn open(
         executors: &[ExecutorConfig],
         data_dir: &Path,
@@ -90,17 +90,17 @@ impl Runners {
         Ok(Runners { runners, cores: Mutex::new(Cores::of_this_machine()), uploads })
     }
 
-    /// A scheduler is known by this id: large results go to it.
+    /// Records the peer of a scheduler, to which its large results are sent.
     pub(super) fn add_scheduler(&self, id: SchedulerId, peer: PeerId) {
         self.uploads.add_scheduler(id, peer);
     }
 
-    /// Whether a run of this executor is a call to a server.
+    /// Whether a run of this executor is a call to a back end.
     pub(super) fn is_call(&self, executor: usize) -> bool {
         self.runners.get(executor).is_some_and(|runner| matches!(runner.kind, RunnerKind::Http(_)))
     }
 
-    /// The outcome of what takes no time.
+    /// The outcome of an attempt that takes no time; `None` if it has to be started.
     pub(super) fn run_at_once(&self, executor: usize, dispatch: &Dispatch) -> Option<Outcome> {
         let runner = self.runners.get(executor)?;
         let RunnerKind::Local(local) = &runner.kind else { return None };
@@ -114,7 +114,7 @@ impl Runners {
         }
     }
 
-    /// Begins a run; what comes of it goes to `events`.
+    /// Starts a run; its progress, its output and its outcome go to `events`.
     pub(super) fn start(
         self: Arc<Self>,
         id: RunId,
@@ -136,7 +136,7 @@ impl Runners {
                     outcome
                 }
                 Some((RunnerKind::Http(monitored), runner)) => match monitored.problem() {
-                    // Nothing was tried, and whoever gave it hears when the server is well again.
+                    // The back end is not called; its scheduler is notified when it is healthy again.
                     Some(problem) => Outcome::Unreachable { error: problem },
                     None => call(monitored, runner, &dispatch, id, &events, &cancel).await,
                 },
@@ -147,7 +147,7 @@ impl Runners {
         stopper
     }
 
-    /// Ends everything that runs.
+    /// Stops all runs.
     pub(super) async fn stop(&self) {
         for runner in &self.runners {
             if let RunnerKind::Local(local) = &runner.kind {
@@ -195,13 +195,13 @@ async fn run(
     let mut batcher = PieceBatcher::new(id, events);
     loop {
         tokio::select! {
-            // In this order: what is held goes when nothing more is at hand.
+            // In this order: pending pieces are flushed when no more are ready.
             biased;
             () = cancel.cancelled() => {
                 canceller.cancel();
                 break;
             }
-            told = running.next() => match told {
+            event = running.next() => match event {
                 Some(RunEvent::Progress(permille)) => {
                     batcher.flush().await;
                     let _ = events.send(WorkerInput::Progressed(id, permille)).await;
@@ -262,7 +262,7 @@ async fn call(
     };
     tokio::select! {
         outcome = calling => outcome,
-        // Dropping the call hangs up.
+        // Dropping the call closes its connection.
         () = cancel.cancelled() => failed(STOPPED),
     }
 }
@@ -275,7 +275,7 @@ fn outcome_of(outcome: RunOutcome) -> Outcome {
     }
 }
 
-/// Seldom read: what is cancelled is not waited for.
+/// Rarely seen: no client waits for a cancelled run.
 const STOPPED: &str = "the run was stopped";
 
 fn failed(error: &str) -> Outcome {

@@ -1,4 +1,4 @@
-//! More commits than may wait.
+//! More pending commits than the queue holds.
 
 use std::sync::mpsc;
 
@@ -8,24 +8,24 @@ use hypha_machine::Journal;
 use hypha_store::{Store, StoreError};
 
 #[tokio::test]
-async fn a_commit_that_finds_no_room_in_the_queue_stops_later_ones_until_recovery() {
+async fn a_commit_refused_by_a_full_queue_stops_later_ones_until_recovery() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("tasks.db")).unwrap();
-    // The thread that writes waits in here.
-    let (let_go, held) = mpsc::sync_channel(1);
+    // The callback blocks the writer thread.
+    let (release, held) = mpsc::sync_channel(1);
     store.commit(vec![accepted(0)], Box::new(move |_| held.recv().unwrap()));
-    let mut waiting = 0;
+    let mut pending = 0;
     let refused = loop {
         let (done, refused) = mpsc::sync_channel(1);
         store.commit(vec![accepted(1)], Box::new(move |result| drop(done.send(result))));
         match refused.try_recv() {
             Ok(result) => break result.unwrap_err(),
-            Err(_) => waiting += 1,
+            Err(_) => pending += 1,
         }
-        assert!(waiting < 100_000, "the queue has no bound");
+        assert!(pending < 100_000, "the queue has no bound");
     };
     assert!(matches!(refused, StoreError::Busy), "{refused}");
-    let_go.send(()).unwrap();
+    release.send(()).unwrap();
     let mut later = commit(&store, vec![accepted(2)]).unwrap_err();
     while matches!(later, StoreError::Busy) {
         later = commit(&store, vec![accepted(2)]).unwrap_err();

@@ -1,4 +1,4 @@
-//! The SQLite store passes the suite of all stores.
+//! The SQLite store passes the conformance suite of stores.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,21 @@ use tempfile::TempDir;
 
 store_conformance!(Sqlite, block_on);
 
-/// A directory with a directory for each life of the process.
+/// A directory with a database for each incarnation of the process.
 struct Sqlite {
     dir: TempDir,
-    lives: u32,
+    incarnations: u32,
 }
 
 impl Default for Sqlite {
     fn default() -> Sqlite {
-        Sqlite { dir: tempfile::tempdir().unwrap(), lives: 0 }
+        Sqlite { dir: tempfile::tempdir().unwrap(), incarnations: 0 }
     }
 }
 
 impl Sqlite {
     fn path(&self) -> PathBuf {
-        self.dir.path().join(format!("life-{}.db", self.lives))
+        self.dir.path().join(format!("incarnation-{}.db", self.incarnations))
     }
 }
 
@@ -38,12 +38,13 @@ impl Harness for Sqlite {
         (store, recovered.image)
     }
 
-    /// The next life has a copy of what the file and its log hold while the store is open: closing it would tidy up.
+    /// The next incarnation gets a copy of the file and its log, taken while the store is open: closing it would
+    /// checkpoint the log.
     fn crash(&mut self, store: Store) -> (Store, Image) {
         let before = self.path();
-        self.lives += 1;
+        self.incarnations += 1;
         let log = |database: PathBuf| database.with_extension("db-wal");
-        // In this order: the log only grows meanwhile, and is not copied back before it is far larger than here.
+        // In this order: the log only grows meanwhile, and is not checkpointed before it is far larger than here.
         std::fs::copy(&before, self.path()).unwrap();
         std::fs::copy(log(before), log(self.path())).unwrap();
         drop(store);
@@ -58,7 +59,7 @@ impl Harness for Sqlite {
         Box::pin(async { store.machine(name.parse().unwrap()).await.unwrap() })
     }
 
-    /// `meta` is written last of what a scheduler commits, so that the rest of the transaction has to be undone.
+    /// `meta` is the last table that a scheduler's commit writes, so the rest of the transaction has to be rolled back.
     fn fail_writes(&mut self, fail: bool) {
         let connection = rusqlite::Connection::open(self.path()).unwrap();
         for table in ["meta", "machine_rows"] {

@@ -1,4 +1,4 @@
-//! The process dies, or the tail of the log is lost: what was acknowledged is there, and no commit is torn.
+//! The process dies, or the tail of the log is lost: acknowledged commits are kept, and no commit is torn.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use hypha_conformance::{commit, start_commit};
 use hypha_model::Rng;
 use hypha_store::Store;
 
-/// The loss of power as SQLite sees it: of the log, only a part reached the disk.
+/// A power failure as SQLite sees it: only a part of the log reached the disk.
 #[tokio::test]
 async fn a_log_cut_anywhere_holds_whole_commits() {
     const COMMITS: u64 = 12;
@@ -24,7 +24,7 @@ async fn a_log_cut_anywhere_holds_whole_commits() {
     }
     let whole = std::fs::read(log(&path)).unwrap();
     let last = lengths[COMMITS as usize - 1];
-    assert!(last < whole.len() as u64, "the file is not longer than what was written to it");
+    assert!(last < whole.len() as u64, "the file is not longer than its contents");
     let mut rng = Rng::new(3);
     let ends = lengths.iter().flat_map(|length| [*length - 1, *length]);
     let random = (0..20).map(|_| lengths[0] + rng.below(last)).collect::<Vec<u64>>();
@@ -45,7 +45,7 @@ async fn a_log_cut_anywhere_holds_whole_commits() {
     }
 }
 
-/// How much was written to a log, whose file is longer: each frame has the salt of the log that it belongs to.
+/// The length of the contents of a log, whose file is longer: each frame has the salt of the log that it belongs to.
 fn written(log: &[u8]) -> u64 {
     const HEADER: usize = 32;
     const FRAME: usize = 24 + 4_096;
@@ -55,13 +55,13 @@ fn written(log: &[u8]) -> u64 {
 }
 
 #[tokio::test]
-async fn a_killed_process_has_kept_what_it_acknowledged() {
+async fn a_killed_process_keeps_its_acknowledged_commits() {
     let seed = 11;
     let mut rng = Rng::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let mut acknowledged = 0;
-    for life in 0..6 {
+    for incarnation in 0..6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "crash::commits_until_it_is_killed", "--ignored", "--nocapture"])
             .env(PATH, &path)
@@ -73,7 +73,7 @@ async fn a_killed_process_has_kept_what_it_acknowledged() {
         let last = acknowledged + 1 + rng.below(60);
         let read = |line: std::io::Result<String>| {
             let line = line.unwrap();
-            // The harness writes the name of the test before the first.
+            // The test harness writes the name of the test before the first line.
             line.split_once("durable ").map(|(_, number)| number.parse::<u64>().unwrap())
         };
         while acknowledged < last {
@@ -82,21 +82,27 @@ async fn a_killed_process_has_kept_what_it_acknowledged() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had said before it died counts.
+        // The output that it wrote before it died counts.
         for number in lines.filter_map(read) {
             acknowledged = number + 1;
         }
         let (store, found) = Store::open(&path).unwrap();
         for number in 0..acknowledged {
-            assert!(is_committed(&store, number).await, "life {life}: commit {number} is lost");
+            assert!(
+                is_committed(&store, number).await,
+                "incarnation {incarnation}: commit {number} is lost"
+            );
         }
-        // Others may be there, but only whole and in order.
+        // Further commits may have been kept, but only whole and in order.
         let mut unknown = acknowledged;
         while is_committed(&store, unknown).await {
             unknown += 1;
         }
         for number in unknown..unknown + 100 {
-            assert!(!is_committed(&store, number).await, "life {life}: commit {number} is alone");
+            assert!(
+                !is_committed(&store, number).await,
+                "incarnation {incarnation}: commit {number} was kept without the ones before it"
+            );
         }
         let open = found.image.tasks.values().filter(|task| task.finished.is_none()).count();
         assert_eq!(open as u64, unknown * (TASKS_PER_COMMIT - 1));
@@ -108,7 +114,7 @@ const PATH: &str = "HYPHA_STORE_TEST_PATH";
 const FIRST: &str = "HYPHA_STORE_TEST_FIRST";
 
 #[test]
-#[ignore = "the child of a_killed_process_has_kept_what_it_acknowledged: it does not end by itself"]
+#[ignore = "the child of a_killed_process_keeps_its_acknowledged_commits: it does not end by itself"]
 fn commits_until_it_is_killed() {
     let path = std::env::var_os(PATH).unwrap();
     let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! Forgetting leaves no row behind.
+//! Forgotten tasks leave no rows behind.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ async fn forgotten_tasks_leave_no_row_behind() {
     records.extend((10..20).map(|number| attempted(number, 1, 1)));
     commit(&store, records).unwrap();
     assert_eq!(store.forget_finished_before(Time::MAX).await.unwrap(), 10);
-    // Every third of those that are open has a key.
+    // Every third open task has a key.
     for (table, expected) in [("tasks", 20), ("open", 20), ("ends", 0), ("keys", 6)] {
         assert_eq!(rows(&path, table), expected, "{table}");
     }
 }
 
-/// The ids of these differ in their randomness alone, so all but the first are moved.
+/// The ids differ only in their random part, so all tasks but the first are moved.
 #[tokio::test]
 async fn forgotten_tasks_of_the_same_moment_leave_no_row_behind() {
     let dir = tempfile::tempdir().unwrap();

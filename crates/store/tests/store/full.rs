@@ -1,4 +1,4 @@
-//! No room: nothing is acknowledged, nothing is half there, and it goes on once there is room.
+//! A full disk: no commit is acknowledged, none is stored in part, and the store continues once there is room.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use hypha_store::{Options, Store, StoreError};
 use crate::rows::rows;
 
 #[tokio::test]
-async fn a_full_store_stops_and_goes_on_when_there_is_room() {
+async fn a_full_store_stops_and_continues_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let options = Options { max_bytes: Some(4 << 20) };
@@ -25,20 +25,20 @@ async fn a_full_store_stops_and_goes_on_when_there_is_room() {
             Ok(()) => stored += 50,
             Err(error) => break error,
         }
-        assert!(stored < 100_000, "it never filled up");
+        assert!(stored < 100_000, "the store never filled up");
     };
     assert!(matches!(full, StoreError::Full(_)), "{full}");
     assert!(full.to_string().contains("make room"), "{full}");
     assert!(store.healthy().is_err());
 
-    // What would fit alone is refused as well: it may depend on what was lost.
+    // A commit that would fit is refused as well: it may depend on the lost one.
     let refused = commit(&store, vec![]).unwrap_err();
     assert!(matches!(refused, StoreError::Stopped(_)), "{refused}");
     assert_eq!(rows(&path, "ends"), stored);
-    assert!(store.task(id(stored)).await.unwrap().is_none(), "a part of the lost group is there");
+    assert!(store.task(id(stored)).await.unwrap().is_none(), "a part of the lost group is stored");
 
     assert_eq!(store.forget_finished_before(at(stored / 2)).await.unwrap(), stored / 2 - 2);
-    assert!(store.healthy().is_err(), "room alone does not bring back what was lost");
+    assert!(store.healthy().is_err(), "commits are accepted before recovery");
     let found = store.recover().await.unwrap();
     store.healthy().unwrap();
     assert!(found.image.tasks.values().all(|task| task.finished.is_some()));
@@ -47,7 +47,7 @@ async fn a_full_store_stops_and_goes_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn commits_behind_a_failed_one_fail_with_it() {
+async fn commits_after_a_failed_one_fail_too() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open_with(&path, Options { max_bytes: Some(2 << 20) }).unwrap();
@@ -63,9 +63,9 @@ async fn commits_behind_a_failed_one_fail_with_it() {
     assert!(store.task(id(30_000)).await.unwrap().is_none());
 }
 
-/// The same with a disk that has no room, which is another error at another place than a bound of SQLite.
+/// The same with a full disk, which SQLite reports by another error, in another place, than its own limit.
 #[test]
-fn a_full_disk_stops_it_and_room_lets_it_go_on() {
+fn a_full_disk_stops_the_store_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let mount = |flags: &[&str], then: &str| {
         let mut command = Command::new("unshare");
@@ -74,24 +74,25 @@ fn a_full_disk_stops_it_and_room_lets_it_go_on() {
         command.env("DISK", dir.path()).env("PROGRAM", std::env::current_exe().unwrap());
         command
     };
-    let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
-    let works = |way: &&&[&str]| mount(way, "true").output().is_ok_and(|it| it.status.success());
-    let Some(way) = ways.iter().find(works) else {
-        let test = "full::a_full_disk_stops_it_and_room_lets_it_go_on";
-        // Whoever may make a namespace for a network may make one for mounts.
+    let flag_sets: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+    let works =
+        |flags: &&&[&str]| mount(flags, "true").output().is_ok_and(|it| it.status.success());
+    let Some(flags) = flag_sets.iter().find(works) else {
+        let test = "full::a_full_disk_stops_the_store_until_there_is_room";
+        // Where network namespaces can be created, mount namespaces can be as well.
         eprintln!("SKIPPED: {test}: no small disk can be mounted here [needs: netns]");
         return;
     };
     let run = "exec \"$PROGRAM\" --exact full::on_a_small_disk --ignored --nocapture";
-    let output = mount(way, run).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{complained}");
-    assert!(said.contains("1 passed"), "{said}");
+    let output = mount(flags, run).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}{errors}");
+    assert!(printed.contains("1 passed"), "{printed}");
 }
 
 #[tokio::test]
-#[ignore = "the child of a_full_disk_stops_it_and_room_lets_it_go_on: it needs the disk that is given"]
+#[ignore = "the child of a_full_disk_stops_the_store_until_there_is_room: it needs the disk that its parent mounts"]
 async fn on_a_small_disk() {
     let disk = std::env::var_os("DISK").unwrap();
     let disk = Path::new(&disk);
@@ -106,7 +107,7 @@ async fn on_a_small_disk() {
             Ok(()) => stored += 10,
             Err(error) => break error,
         }
-        assert!(stored < 100_000, "it never filled up");
+        assert!(stored < 100_000, "the store never filled up");
     };
     assert!(matches!(full, StoreError::Full(_)), "{full}");
     assert!(store.recover().await.is_err(), "there is no room yet");
@@ -115,14 +116,14 @@ async fn on_a_small_disk() {
     std::fs::remove_file(&ballast).unwrap();
     let found = store.recover().await.unwrap().image;
     store.healthy().unwrap();
-    assert_eq!(found.tasks.len() as u64, stored, "acknowledged, and no part of what was not");
+    assert_eq!(found.tasks.len() as u64, stored, "exactly the acknowledged tasks");
     commit(&store, vec![accepted(stored)]).unwrap();
     drop(store);
     let (store, found) = Store::open(&path).unwrap();
     assert_eq!(found.image.tasks.len() as u64, stored + 1);
     drop(store);
 
-    // And none to begin with.
+    // A new store on a disk that is full from the start.
     let other = disk.join("other.db");
     while std::fs::OpenOptions::new()
         .append(true)

@@ -1,4 +1,4 @@
-//! The journal of a machine, and the store that it belongs to.
+//! The journal of a machine, and its store.
 
 use hypha_conformance::commit;
 use hypha_machine::{Journal, Recover, RowChange, RowRecord};
@@ -12,9 +12,9 @@ impl RowRecord for Written {
     }
 }
 
-/// Dropping the store waits for commits, not for those who could make some.
+/// Dropping the store waits for commits, not for machines that could make some.
 #[tokio::test]
-async fn a_machine_that_outlives_its_store_commits_nothing_more() {
+async fn a_machine_that_outlives_its_store_cannot_commit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A store as its driver sees it: what is there again, what is refused, what survives.
+//! A store as its driver sees it: what a restart finds, what is refused, what survives.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 

@@ -43,7 +43,7 @@ async fn foreign_database_is_refused() {
         let before = std::fs::read(&path).unwrap();
         let refused = Store::open(&path).unwrap_err();
         assert!(matches!(refused, StoreError::Foreign(_)), "{refused}");
-        assert_eq!(std::fs::read(&path).unwrap(), before, "it was changed");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "the file was changed");
     }
     let nowhere = dir.path().join("no/such/directory/tasks.db");
     let refused = Store::open(&nowhere).unwrap_err();
@@ -65,11 +65,11 @@ async fn database_file_is_private() {
 }
 
 #[tokio::test]
-async fn an_ended_task_leaves_its_key_and_nothing_more_in_memory() {
+async fn only_the_key_of_an_ended_task_is_recovered() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tasks.db");
     let (store, _) = Store::open(&path).unwrap();
-    // 6 has a key and a tenant, 4 has no key.
+    // Task 6 has a key and a tenant, task 4 has no key.
     let records = vec![
         accepted(4),
         accepted(6),

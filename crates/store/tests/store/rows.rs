@@ -1,4 +1,4 @@
-//! How many rows a table has.
+//! Counts the rows of a table.
 
 pub(crate) fn rows(database: &std::path::Path, table: &str) -> u64 {
     let connection = rusqlite::Connection::open(database).unwrap();

@@ -1,5 +1,5 @@
-//! What is said to a task instance and what it says, in JSON. Instances are many people's programs: what is read
-//! is read generously, and bounded.
+//! The requests to a task instance and its responses, in JSON. Instances are programs of many authors: their responses
+//! are parsed leniently, and bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tokio::time::timeout;
 use crate::back_end::{get, read_success};
 use crate::transport::{HttpError, Origin};
 
-/// The longest id of its own that an instance may give a task.
+/// The longest id that an instance may assign to a task.
 const MAX_ID_BYTES: usize = 256;
-/// The longest answer to an enqueue that is read: an id, a number and a time.
+/// The longest response to an enqueue that is read: an id, a number and a time.
 const MAX_ENQUEUED_BYTES: usize = 64 << 10;
-/// Words of an instance's status that say that it cannot work.
+/// Statuses of an instance that mean that it cannot work.
 const UNHEALTHY_STATUSES: [&str; 9] = [
     "error",
     "failed",
@@ -34,7 +34,7 @@ const UNHEALTHY_STATUSES: [&str; 9] = [
     "loading",
 ];
 
-/// What an instance says of itself.
+/// The status that an instance reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::workers) struct InstanceStatus {
     pub(super) instance: Option<String>,
@@ -44,7 +44,7 @@ pub(in crate::workers) struct InstanceStatus {
     word: Option<String>,
 }
 
-/// What an instance says of a task.
+/// The report of an instance about a task.
 #[derive(Debug, Default)]
 pub(in crate::workers) struct InstanceReport {
     pub(in crate::workers) status: Option<String>,
@@ -54,14 +54,14 @@ pub(in crate::workers) struct InstanceReport {
     pub(in crate::workers) execution_time_ms: Option<f64>,
 }
 
-/// What came of handing a task over.
+/// The response to an enqueue.
 pub(super) struct EnqueueResponse {
     pub(super) enqueued: EnqueueOutcome,
-    /// Why it is unreachable, if it did not answer at all.
+    /// Why it is unreachable, if it did not respond at all.
     pub(super) unreachable: Option<String>,
 }
 
-/// How the instance is called.
+/// Calls a task instance.
 #[derive(Clone)]
 pub(super) struct InstanceClient {
     pub(super) origin: Arc<Origin>,
@@ -70,12 +70,12 @@ pub(super) struct InstanceClient {
     pub(super) limit_bytes: usize,
 }
 
-/// Asks an instance what it is and how it is: at `/status`, or at `/info` where that is missing.
+/// Requests the status of an instance: at `/status`, or at `/info` where that is missing.
 pub(in crate::workers) async fn probe(
     origin: &Arc<Origin>,
     within: Duration,
 ) -> Result<InstanceStatus, HttpError> {
-    let asking = async {
+    let request = async {
         match get(origin, Uri::from_static("/status"), None, within).await {
             Err(HttpError::Status { status: 404 | 405 | 501, .. }) => {
                 get(origin, Uri::from_static("/info"), None, within).await
@@ -83,7 +83,7 @@ pub(in crate::workers) async fn probe(
             other => other,
         }
     };
-    let body = timeout(within, asking).await.map_err(|_| HttpError::TimedOut(within))??;
+    let body = timeout(within, request).await.map_err(|_| HttpError::TimedOut(within))??;
     let value: Value = serde_json::from_slice(&body)
         .map_err(|error| HttpError::Broken(format!("its status is not JSON ({error})")))?;
     Ok(InstanceStatus::read(&value))
@@ -106,17 +106,17 @@ impl InstanceStatus {
         }
     }
 
-    /// Why it cannot work at present, if it says so.
+    /// Why it cannot work at present, if it reports that.
     pub(in crate::workers) fn problem(&self) -> Option<String> {
         let word = self.word.as_ref()?;
-        let not_well = UNHEALTHY_STATUSES.iter().any(|other| other.eq_ignore_ascii_case(word));
+        let is_unhealthy = UNHEALTHY_STATUSES.iter().any(|other| other.eq_ignore_ascii_case(word));
         let shown: String = word.chars().take(64).collect();
-        not_well.then(|| format!("the task instance reports the status `{shown}`"))
+        is_unhealthy.then(|| format!("the task instance reports the status `{shown}`"))
     }
 }
 
 impl InstanceStatus {
-    /// What was registered is not there any more if the instance has another model.
+    /// The registered model is gone if the instance reports another one.
     pub(super) fn model_mismatch(&self, worker: &Worker) -> Option<String> {
         let model = self.model.as_deref()?;
         let serves =
@@ -126,7 +126,7 @@ impl InstanceStatus {
     }
 }
 
-/// How many tasks at once an instance is believed to run: each is polled for.
+/// The largest concurrency of an instance: each of its tasks is polled for.
 const MAX_REPLICAS: u32 = 256;
 
 impl InstanceReport {
@@ -139,14 +139,14 @@ impl InstanceReport {
         };
         InstanceReport {
             status: value["status"].as_str().map(str::to_owned),
-            // Of a task that is done, `null` is a result like another when the instance itself hands it out.
+            // Of a task that is done, `null` is a valid result when the instance itself returns it.
             result,
             error,
             execution_time_ms: value["execution_time"].as_f64(),
         }
     }
 
-    /// What it means for the task.
+    /// The meaning of the report for the task.
     pub(super) fn verdict(self) -> Verdict {
         let word = self.status.unwrap_or_default().to_ascii_lowercase();
         let run = self
@@ -172,27 +172,27 @@ impl InstanceReport {
 }
 
 impl InstanceClient {
-    /// Hands over a task.
+    /// Enqueues a task.
     pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> EnqueueResponse {
-        let answer = |enqueued| EnqueueResponse { enqueued, unreachable: None };
+        let response = |enqueued| EnqueueResponse { enqueued, unreachable: None };
         let failed = |error| EnqueueOutcome::Failed(Outcome::Failed(error));
         let body = match self.body(dispatch, secret) {
             Ok(body) => body,
             Err(error) => {
-                return answer(failed(TaskError::new(FailureKind::InvalidInput, error)));
+                return response(failed(TaskError::new(FailureKind::InvalidInput, error)));
             }
         };
         let path = Uri::from_static("/queue/enqueue");
-        let asking = async {
+        let request = async {
             let exchange = self.origin.send(Method::POST, path, None, body).await?;
             read_success(exchange, MAX_ENQUEUED_BYTES).await
         };
-        match timeout(self.timeout, asking).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
+        match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
-            Ok(body) => answer(EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from))),
-            Err(HttpError::Status { status: 429 | 503, .. }) => answer(EnqueueOutcome::Busy),
+            Ok(body) => response(EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from))),
+            Err(HttpError::Status { status: 429 | 503, .. }) => response(EnqueueOutcome::Busy),
             Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
-                answer(failed(error.into()))
+                response(failed(error.into()))
             }
             Err(problem) => {
                 let error = format!("the task instance did not accept it: {problem}");
@@ -209,18 +209,18 @@ impl InstanceClient {
     fn body(&self, dispatch: &Dispatch, secret: &str) -> Result<Bytes, String> {
         let input = dispatch.spec.input.bytes();
         serde_json::from_slice::<IgnoredAny>(input).map_err(|error| {
-            format!("the input is not JSON, which task instances take ({error})")
+            format!("the input is not JSON, which task instances require ({error})")
         })?;
         let callback = self.public_url.as_ref().map(|url| {
             format!("{}/notify/task_complete?secret={secret}", url.trim_end_matches('/'))
         });
-        let about = serde_json::json!({
+        let fields = serde_json::json!({
             "task_id": dispatch.attempt.task,
             "metadata": dispatch.spec.metadata,
             "callback_url": callback,
         });
-        // The input goes in as it is, neither parsed nor written again: numbers keep their digits.
-        let mut body = about.to_string().into_bytes();
+        // The input is inserted as it is, neither parsed nor serialized again: numbers keep their digits.
+        let mut body = fields.to_string().into_bytes();
         body.pop();
         body.extend_from_slice(b",\"input_data\":");
         body.extend_from_slice(input);
@@ -228,16 +228,16 @@ impl InstanceClient {
         Ok(Bytes::from(body))
     }
 
-    /// Asks what became of a task.
+    /// Requests the result of a task.
     pub(super) async fn fetch(&self, id: &str) -> FetchOutcome {
-        let asking = async {
+        let request = async {
             let path = format!("/results/{}", percent_encoded(id));
             let path =
                 path.parse::<Uri>().map_err(|error| HttpError::Address(error.to_string()))?;
             let exchange = self.origin.send(Method::GET, path, None, Bytes::new()).await?;
             read_success(exchange, self.limit_bytes).await
         };
-        match timeout(self.timeout, asking).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
+        match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
             Ok(body) => match serde_json::from_slice::<Value>(&body) {
                 Ok(value) => FetchOutcome::Report(InstanceReport::read(&value).verdict()),
@@ -252,7 +252,7 @@ impl InstanceClient {
     }
 }
 
-/// The id that an instance gave a task, if there is one that can be used.
+/// The id that an instance assigned to a task, if it is usable.
 fn assigned_id(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Enqueued {
@@ -266,7 +266,7 @@ fn assigned_id(body: &[u8]) -> Option<String> {
     (!id.is_empty() && id.len() <= MAX_ID_BYTES).then_some(id)
 }
 
-/// An id as a part of a path: a lying instance must not choose the path that is called.
+/// An id as a part of a path: a malicious instance must not choose the path that is requested.
 fn percent_encoded(id: &str) -> String {
     let mut path = String::with_capacity(id.len());
     for byte in id.bytes() {
@@ -284,12 +284,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn statuses_are_read_generously() {
-        let check = |value: Value, model: Option<&str>, replicas: u32, well: bool| {
+    fn statuses_are_parsed_leniently() {
+        let check = |value: Value, model: Option<&str>, replicas: u32, healthy: bool| {
             let status = InstanceStatus::read(&value);
             assert_eq!(status.model.as_deref(), model, "{value}");
             assert_eq!(status.replicas, replicas, "{value}");
-            assert_eq!(status.problem().is_none(), well, "{value}");
+            assert_eq!(status.problem().is_none(), healthy, "{value}");
         };
         let full = json!({"instance_id": "i", "model_type": "m", "replicas_running": 3,
                           "queue_size": 1, "status": "running"});
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_judged() {
+    fn reports_decide_the_outcome_of_tasks() {
         let check = |value: Value, expected: &str| {
             let shown = match InstanceReport::read(&value).verdict() {
                 Verdict::Pending => "not yet".to_owned(),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stays_one_part_of_a_path() {
+    fn instance_id_stays_one_segment_of_the_path() {
         assert_eq!(percent_encoded("../a b?c#d/é"), "%2E%2E%2Fa%20b%3Fc%23d%2F%C3%A9");
         assert_eq!(assigned_id(br#"{"task_id": 7}"#), Some("7".to_owned()));
         for none in ["", "[]", "{}", r#"{"task_id": ""}"#, r#"{"task_id": {}}"#] {
