@@ -431,7 +431,7 @@ impl WorkerMachine {
         if self.is_leaving && from != SchedulerId::LOCAL {
             return self.send_left(from, step);
         }
-        self.note_left_heard(from);
+        self.acknowledge_leave(from);
         let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
         let executor = match self.book.executor_for(from, requirement) {

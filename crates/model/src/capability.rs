@@ -57,7 +57,7 @@ impl CapabilityQuery {
                 .is_none_or(|name| worker.executors.iter().any(|executor| executor.name == *name))
             && worker.capacity.memory_bytes >= self.min_memory_bytes
             && worker.capacity.cpu_milli >= self.cpu_milli
-            && (gpu.is_some() || !self.wants_gpu())
+            && (gpu.is_some() || !self.requires_gpu())
             && gpu.unwrap_or(0) >= self.min_gpu_memory_bytes
     }
 
@@ -68,7 +68,7 @@ impl CapabilityQuery {
             vec![Listing::Executor(executor.clone())]
         } else if let Some(model) = self.models.first() {
             vec![Listing::Model(model.clone()), Listing::AnyModel]
-        } else if self.wants_gpu() {
+        } else if self.requires_gpu() {
             let wanted = self.min_gpu_memory_bytes;
             let step = GPU_STEPS_GIB.into_iter().rev().find(|step| gib(*step) <= wanted);
             vec![Listing::Gpu(step.unwrap_or(0))]
@@ -77,7 +77,7 @@ impl CapabilityQuery {
         }
     }
 
-    fn wants_gpu(&self) -> bool {
+    fn requires_gpu(&self) -> bool {
         self.gpu_required || self.min_gpu_memory_bytes > 0
     }
 }

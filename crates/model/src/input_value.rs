@@ -65,13 +65,13 @@ impl From<&str> for InputValue {
 
 impl<'de> Deserialize<'de> for InputValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<InputValue, D::Error> {
-        deserializer.deserialize_any(Anything)
+        deserializer.deserialize_any(InputValueVisitor)
     }
 }
 
-struct Anything;
+struct InputValueVisitor;
 
-impl<'de> Visitor<'de> for Anything {
+impl<'de> Visitor<'de> for InputValueVisitor {
     type Value = InputValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -96,7 +96,7 @@ pub(crate) async fn start(
         local,
         outboxes: HashMap::new(),
         runs: HashMap::new(),
-        starts: host::Starts::default(),
+        starts: host::UnreportedStarts::default(),
     };
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));

@@ -31,14 +31,14 @@ pub(crate) fn capabilities_of(worker: &Worker, suspended: &[bool], local: bool) 
 
 /// What a task with `requirement` needs, rounded down.
 pub(crate) fn need_of(requirement: &Requirement) -> Need {
-    let wants_gpu = requirement.min_gpus > 0;
+    let requires_gpu = requirement.min_gpus > 0;
     let name = |name: &Option<Name>| name.as_ref().map_or(0, name_bit);
     Need {
         room_by_s: f64::INFINITY,
         cpu_milli: clamp(requirement.cpu_milli),
         memory_mib: clamp(requirement.memory_bytes / MIB),
         storage_mib: clamp(requirement.storage_bytes / MIB),
-        gpu_memory_mib: if wants_gpu { clamp(requirement.gpu_memory_bytes / MIB) } else { 0 },
+        gpu_memory_mib: if requires_gpu { clamp(requirement.gpu_memory_bytes / MIB) } else { 0 },
         gpus: requirement.min_gpus,
         capabilities: class_bit(requirement.class)
             | name(&requirement.executor)

@@ -116,7 +116,7 @@ impl InFlight {
         self.ledger.resize(capacity);
         self.resized = true;
         self.changes += 1;
-        self.begin_what_fits(now);
+        self.start_fitting(now);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -199,7 +199,7 @@ impl InFlight {
             left.waiting.add(&estimate);
         });
         self.queue.push(task, interactive);
-        self.begin_what_fits(now);
+        self.start_fitting(now);
     }
 
     /// The worker reports that it has begun the task: its run time counts from here.
@@ -247,13 +247,13 @@ impl InFlight {
                 });
             }
         }
-        self.begin_what_fits(now);
+        self.start_fitting(now);
         Some(run.spec)
     }
 
     /// Begins the tasks that fit, in the order in which they were dispatched. A task that does not fit may be
     /// overtaken, but not for ever: by as many as run at once, and then only by tasks that fit beside it.
-    fn begin_what_fits(&mut self, now: Time) {
+    fn start_fitting(&mut self, now: Time) {
         let mut at = 0;
         while self.running < self.slots
             && at < MAX_BACKFILL_CANDIDATES

@@ -43,7 +43,7 @@ pub use fair_queue::{FairQueue, MAX_CONSECUTIVE_INTERACTIVE};
 pub use health::Health;
 pub use member::MAX_PREFETCH_PER_SLOT;
 pub use pool::WorkerView;
-pub use reasons::{MAX_WORKERS_ASKED, WaitingReasons};
+pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};
 pub use statistics::Statistics;
 pub use strategy::{
     LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,

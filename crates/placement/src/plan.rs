@@ -32,7 +32,7 @@ const MAX_FAILED_LOOKS_AT_FRONT: u32 = 64;
 
 /// The result of looking at a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LookResult {
+enum PlacementOutcome {
     Dispatched,
     /// It waits for the worker that was chosen.
     HeldBack,
@@ -160,7 +160,7 @@ impl Placement {
                 continue;
             }
             if self.try_to_place(task, &usual, None, predictor, now, actions)
-                == LookResult::HeldBack
+                == PlacementOutcome::HeldBack
             {
                 held_back.push(task);
             }
@@ -207,13 +207,13 @@ impl Placement {
             let still_waits = (looks > 0).then_some(opened);
             looks = looks.saturating_sub(1);
             match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
-                LookResult::Dispatched => cursor.removed(shape, position, &self.waiting),
-                LookResult::HeldBack => {
+                PlacementOutcome::Dispatched => cursor.removed(shape, position, &self.waiting),
+                PlacementOutcome::HeldBack => {
                     failed_looks += 1;
                     held_back.push(task);
                     cursor.kept(shape, position, &self.waiting);
                 }
-                LookResult::NoWorker => {
+                PlacementOutcome::NoWorker => {
                     failed_looks += 1;
                     self.park_if_unschedulable(shape, task, recipe.bind != Bind::WithRoom);
                     self.reserve(task, None, predictor, now);
@@ -277,21 +277,21 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
         actions: &mut Vec<Action>,
-    ) -> LookResult {
+    ) -> PlacementOutcome {
         if opened.is_some_and(|opened| self.still_waits(task, opened, now)) {
-            return LookResult::HeldBack;
+            return PlacementOutcome::HeldBack;
         }
         self.release_hold(task, now);
         let Some(slot) = self.choose(task, recipe, predictor, now) else {
-            return LookResult::NoWorker;
+            return PlacementOutcome::NoWorker;
         };
         if self.has_room(task, slot, now) {
             self.dispatch(task, slot, now, actions);
-            return LookResult::Dispatched;
+            return PlacementOutcome::Dispatched;
         }
         self.hold_back(task, slot, now);
         self.reserve(task, Some(slot), predictor, now);
-        LookResult::HeldBack
+        PlacementOutcome::HeldBack
     }
 
     /// Whether a task that was held back need not be looked at again: its worker has no room yet, no better worker has

@@ -10,7 +10,7 @@ use crate::{Placement, Stage, TaskRef};
 
 /// Workers that are checked for why a task waits. The task's full explanation has all of them; this is for lists of
 /// tasks.
-pub const MAX_WORKERS_ASKED: usize = 1_000;
+pub const MAX_WORKERS_CHECKED: usize = 1_000;
 
 /// Reasons of several tasks, read one after the other in the same state: tasks with the same requirements wait for the
 /// same reason.
@@ -54,7 +54,7 @@ impl WaitingReasons<'_> {
         let Placement { pool, tasks, strategy, .. } = self.placement;
         let requirement = &tasks.get(task.0 as usize)?.request.spec.requirement;
         let mut refusals = RefusalCounts::default();
-        let asked = &pool.live()[..pool.len().min(MAX_WORKERS_ASKED)];
+        let asked = &pool.live()[..pool.len().min(MAX_WORKERS_CHECKED)];
         for slot in asked {
             let member = pool.member(*slot)?;
             // The run time is not predicted: a reservation counts as for the longest run.

@@ -88,7 +88,7 @@ impl Placement {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
         let requirement = &entry.request.spec.requirement;
         // Where only a slot is missing, the first task in order gets the next one anyway.
-        if !asks_for_amounts(requirement) && !self.pool.has_bound() {
+        if !requires_amounts(requirement) && !self.pool.has_bound() {
             return;
         }
         let candidates = match slot {
@@ -193,7 +193,7 @@ impl Placement {
     }
 }
 
-fn asks_for_amounts(requirement: &Requirement) -> bool {
+fn requires_amounts(requirement: &Requirement) -> bool {
     let Requirement { cpu_milli, memory_bytes, storage_bytes, min_gpus, .. } = requirement;
     *cpu_milli > 0 || *memory_bytes > 0 || *storage_bytes > 0 || *min_gpus > 0
 }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The file grows by its own length, within these bounds. Smaller extensions would make more commits wait, larger ones
 /// would make one of them wait longer.
-const LEAST_BYTES: u64 = 1 << 20;
-const MOST_BYTES: u64 = 4 << 20;
+const MIN_EXTENSION_BYTES: u64 = 1 << 20;
+const MAX_EXTENSION_BYTES: u64 = 4 << 20;
 
 /// See the module documentation.
 pub(crate) struct Log {
@@ -52,7 +52,7 @@ impl Log {
             return Ok(());
         }
         let file = OpenOptions::new().write(true).open(&self.path)?;
-        let more = length.clamp(LEAST_BYTES, MOST_BYTES);
+        let more = length.clamp(MIN_EXTENSION_BYTES, MAX_EXTENSION_BYTES);
         if let Err(error) = write_zeros(&file, length, more) {
             // The remaining space is for commits.
             file.set_len(length)?;

@@ -268,7 +268,7 @@ fn migrate(connection: &Connection, found: i64) -> Result<(), StoreError> {
         connection.execute_batch(step)?;
         match version {
             WITH_TENANTS => fill_tenants(connection)?,
-            WITH_PLACES => give_places(connection)?,
+            WITH_PLACES => assign_row_keys(connection)?,
             WITH_OBJECTS => find_objects(connection)?,
             _ => {}
         }
@@ -302,7 +302,7 @@ fn fill_tenants(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// Earlier versions keyed tasks by id; several ids may have the same moment.
-fn give_places(connection: &Connection) -> Result<(), StoreError> {
+fn assign_row_keys(connection: &Connection) -> Result<(), StoreError> {
     let rows = [
         "INSERT INTO tasks SELECT ?2, id, submitted, deadline, bind, model, owner, spec, tenant \
          FROM old_tasks WHERE id = ?1",
@@ -442,7 +442,7 @@ mod tests {
         for (version, step) in (2..).zip(&MIGRATIONS[..7]) {
             eighth.execute_batch(step).unwrap();
             if version == WITH_PLACES {
-                give_places(&eighth).unwrap();
+                assign_row_keys(&eighth).unwrap();
             }
         }
         let digest = Payload::from(&b"large"[..]).digest();

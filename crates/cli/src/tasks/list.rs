@@ -18,7 +18,7 @@ use crate::usage::{Failure, print};
 /// The largest page that a scheduler returns.
 const MAX_PAGE: usize = 1_000;
 /// Often enough to look live, seldom enough to be cheap.
-const WATCH_PAUSE: Duration = Duration::from_secs(1);
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Moves the cursor to the top and clears everything below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
@@ -147,7 +147,7 @@ impl Tasks {
                 // It may be restarting; the user wants to see it come back.
                 Err(failure) => eprintln!("hypha: {failure}"),
             }
-            tokio::time::sleep(WATCH_PAUSE).await;
+            tokio::time::sleep(WATCH_INTERVAL).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use hypha_model::{
 use hypha_placement::{AttemptEnd, MAX_PREFETCH_PER_SLOT, TaskRef, WorkerSlot};
 
 use super::failure::Failure;
-use super::recover::{NOT_BACK, NOT_FOUND};
+use super::recover::{NOT_FOUND, NOT_RECONNECTED};
 use super::workers::WorkerState;
 use super::{Attempt, Effect, Notice, Scheduler, SchedulerStep, Task};
 use crate::message::{Dispatch, Outcome, ToWorker};
@@ -192,7 +192,9 @@ impl Scheduler {
         let is_due = |at: Time| self.answer_due(at) <= now;
         let lost = |reason: &str| Some(Failure::WorkerLost(reason.to_owned()));
         let failure = match (current.slot, current.acknowledged, current.run_started) {
-            (None, ..) if current.sent + lease_ttl <= now => Some(Failure::Interrupted(NOT_BACK)),
+            (None, ..) if current.sent + lease_ttl <= now => {
+                Some(Failure::Interrupted(NOT_RECONNECTED))
+            }
             (Some(slot), None, _) if is_due(current.sent) => {
                 let silent = self.check_silent_since(now, slot, current.sent, step);
                 let reassigns = silent && self.can_reassign(task, slot);

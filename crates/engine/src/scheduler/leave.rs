@@ -15,7 +15,7 @@ use crate::record::Record;
 /// removed first may be found again. To remove more, stop them or revoke their certificates.
 const MAX_REMOVED: usize = 10_000;
 /// Why attempts of a worker that leaves gracefully are retried elsewhere.
-const GAVE_BACK: &str = "the worker stopped and returned the attempt";
+const RETURNED_BY_WORKER: &str = "the worker stopped and returned the attempt";
 
 /// A worker that was removed.
 pub(super) struct RemovedWorker {
@@ -62,9 +62,9 @@ impl Scheduler {
             // Its answer to our request may still arrive, and grant a lease that has ended.
             state.lease = HeldLease::request_at(now, retry_at);
         }
-        self.fail_all_of(now, slot, Failure::Returned(GAVE_BACK), step);
+        self.fail_all_of(now, slot, Failure::Returned(RETURNED_BY_WORKER), step);
         let unreconciled = self.unreconciled.remove(&worker).unwrap_or_default();
-        self.fail_attempts(now, unreconciled, Failure::Returned(GAVE_BACK), step);
+        self.fail_attempts(now, unreconciled, Failure::Returned(RETURNED_BY_WORKER), step);
         self.arm_worker(slot);
     }
 

@@ -19,7 +19,8 @@ const NOT_HELD: &str = "the scheduler was restarted and the worker no longer has
 pub(super) const NOT_FOUND: &str =
     "the scheduler was restarted and the back end no longer has the attempt";
 /// The same, if the worker grants no lease for as long as one holds.
-pub(super) const NOT_BACK: &str = "the scheduler was restarted and the worker did not reconnect";
+pub(super) const NOT_RECONNECTED: &str =
+    "the scheduler was restarted and the worker did not reconnect";
 
 impl Scheduler {
     /// A scheduler that continues where `image` ends. Attempts that were in flight are kept until their

@@ -186,7 +186,7 @@ impl Scheduler {
         message: FromWorker,
         step: &mut SchedulerStep,
     ) {
-        let was_unresponsive = self.note_heard(now, worker);
+        let was_unresponsive = self.record_message(now, worker);
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
                 let granted = (lease, epoch, ttl, portion);
@@ -250,7 +250,7 @@ impl Scheduler {
     }
 
     /// Notes that a message of a worker arrived. Returns whether the worker was unresponsive.
-    fn note_heard(&mut self, now: Time, worker: WorkerId) -> bool {
+    fn record_message(&mut self, now: Time, worker: WorkerId) -> bool {
         let Some((slot, state)) = self.state_of(worker) else { return false };
         state.loss_counted = false;
         state.last_heard = now;
@@ -425,7 +425,12 @@ impl Scheduler {
                     // A missed heartbeat is repeated at once.
                     *next = now;
                     if *missed >= self.settings.max_consecutive_failures {
-                        return self.worker_lost(now, id, "the worker did not respond in time", step);
+                        return self.worker_lost(
+                            now,
+                            id,
+                            "the worker did not respond in time",
+                            step,
+                        );
                     }
                 }
                 if unanswered.is_none() && *next <= now {

@@ -81,7 +81,7 @@ impl WorkerMachine {
         let Some(LeaseGrant { portion, .. }) = renewed else {
             return send_message_at_once(step, from, FromWorker::LeaseUnknown { lease, epoch });
         };
-        self.note_left_heard(from);
+        self.acknowledge_leave(from);
         if !self.unreachable.is_empty() {
             self.send_unreachable(from, step);
         }

@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn worker_alone_in_its_group_makes_room_for_its_attempts() {
         let fake = Fake::new("cpu io memory pids\n", "7\n");
-        let stale = ["run", "job"].map(|it| fake.0.path().join(format!("hypha-{it}-0123456789abcdef")));
+        let stale =
+            ["run", "job"].map(|it| fake.0.path().join(format!("hypha-{it}-0123456789abcdef")));
         stale.iter().for_each(|it| fs::create_dir(it).unwrap());
         assert_eq!(prepare(fake.0.path(), 7).unwrap(), fake.0.path());
         assert_eq!(fake.read("hypha-worker/cgroup.procs"), "7");

@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn only_work_directories_are_swept() {
         let root = tempfile::tempdir().unwrap();
-        let left_over = ["run-0123456789abcdef", "job-0123456789abcdef"].map(|it| root.path().join(it));
+        let left_over =
+            ["run-0123456789abcdef", "job-0123456789abcdef"].map(|it| root.path().join(it));
         left_over.iter().for_each(|it| std::fs::create_dir_all(it.join("deep")).unwrap());
         std::fs::create_dir(root.path().join("run-offers")).unwrap();
         std::fs::write(root.path().join("notes"), "mine").unwrap();

@@ -51,7 +51,7 @@ struct WarmKey {
 }
 
 /// A process for an attempt.
-struct Acquired {
+struct AcquiredProcess {
     process: WarmProcess,
     /// Whether it has had an attempt before.
     used: bool,
@@ -106,7 +106,7 @@ pub(super) async fn run(
         let Some(found) = cancel.run_until_cancelled(acquire(state, pool, &attempt)).await else {
             return Ok(RunOutcome::Cancelled);
         };
-        let Acquired { mut process, used } = found?;
+        let AcquiredProcess { mut process, used } = found?;
         process.bridge.set_current(&attempt, reporter);
         let ended = tokio::select! {
             () = process.bridge.wait_answered() => None,
@@ -163,7 +163,7 @@ async fn acquire(
     state: &ProcessState,
     pool: &Pool,
     attempt: &Attempt,
-) -> Result<Acquired, ProcessError> {
+) -> Result<AcquiredProcess, ProcessError> {
     let key = WarmKey {
         model: attempt.model.clone(),
         devices: attempt.devices.clone(),
@@ -173,14 +173,14 @@ async fn acquire(
     match pool.take_matching(&key) {
         Ok(process) => {
             process.captured.clear_tails();
-            Ok(Acquired { process, used: true })
+            Ok(AcquiredProcess { process, used: true })
         }
         Err(to_go) => {
             // Ended before the new one starts: both may not fit on the device.
             for process in to_go {
                 process.stop().await;
             }
-            Ok(Acquired { process: start(state, attempt, key).await?, used: false })
+            Ok(AcquiredProcess { process: start(state, attempt, key).await?, used: false })
         }
     }
 }

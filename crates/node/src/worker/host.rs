@@ -58,12 +58,12 @@ pub(super) struct WorkerHost {
     pub(super) local: mpsc::Sender<FromWorker>,
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
     pub(super) runs: HashMap<RunId, ActiveRun>,
-    pub(super) starts: Starts,
+    pub(super) starts: UnreportedStarts,
 }
 
 /// Calls whose start has not been reported, in the order in which they began, including those that have ended.
 #[derive(Default)]
-pub(super) struct Starts {
+pub(super) struct UnreportedStarts {
     begun: VecDeque<(Instant, RunId)>,
     /// Whether [`WorkerInput::StartsDue`] is scheduled. One timer serves all calls: one for each would cost as much as
     /// the message.
@@ -189,7 +189,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 }
 
-/// Starts the next incarnation of a worker. Returns its machine with its first step.
+/// UnreportedStarts the next incarnation of a worker. Returns its machine with its first step.
 pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,

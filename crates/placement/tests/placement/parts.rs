@@ -1,7 +1,9 @@
 //! Operations on very many tasks or workers are done in parts.
 
 use hypha_model::TaskSpec;
-use hypha_placement::{Action, FullExplanation, MAX_WORKERS_ASKED, Strategy, TaskRef, WorkerSlot};
+use hypha_placement::{
+    Action, FullExplanation, MAX_WORKERS_CHECKED, Strategy, TaskRef, WorkerSlot,
+};
 
 use crate::fixture::{Fixture, executor, plain};
 
@@ -55,7 +57,7 @@ fn parts_of_an_explanation_add_up_to_the_whole() {
 
 #[test]
 fn reason_of_tasks_with_equal_requirements_is_found_once() {
-    let mut fixture = Fixture::of(Strategy::Fifo, 2 * MAX_WORKERS_ASKED);
+    let mut fixture = Fixture::of(Strategy::Fifo, 2 * MAX_WORKERS_CHECKED);
     fixture.placement.worker_slots().into_iter().for_each(|slot| {
         fixture.placement.set_available(slot, false, fixture.now);
     });
@@ -63,8 +65,8 @@ fn reason_of_tasks_with_equal_requirements_is_found_once() {
     let mut reasons = fixture.placement.waiting_reasons();
     for task in tasks {
         let reason = reasons.of(task, fixture.now).unwrap();
-        assert_eq!(reason.refusals.total(), MAX_WORKERS_ASKED as u64);
-        assert_eq!(reason.not_looked_at, MAX_WORKERS_ASKED as u64);
+        assert_eq!(reason.refusals.total(), MAX_WORKERS_CHECKED as u64);
+        assert_eq!(reason.not_looked_at, MAX_WORKERS_CHECKED as u64);
     }
-    assert_eq!(reasons.looked_at(), MAX_WORKERS_ASKED);
+    assert_eq!(reasons.looked_at(), MAX_WORKERS_CHECKED);
 }

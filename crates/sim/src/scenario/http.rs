@@ -44,7 +44,7 @@ pub(super) fn draw(
     }
     let http = first..workers.len();
     for (_, task, _, scheduler) in tasks {
-        ask_for_http(&mut rng, task, *scheduler, &workers[first..]);
+        require_http_worker(&mut rng, task, *scheduler, &workers[first..]);
     }
     if scope.includes(FaultKind::BackEnd) {
         http.clone().for_each(|worker| back_end(&mut rng, worker, fault_schedule));
@@ -100,7 +100,7 @@ const fn executor_of(kind: BackEndKind) -> &'static str {
 }
 
 /// Lets HTTP workers run the task, and perhaps no other worker.
-fn ask_for_http(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[WorkerSetup]) {
+fn require_http_worker(rng: &mut Rng, task: &mut NewTask, scheduler: usize, http: &[WorkerSetup]) {
     let (is_for_any, is_for_http, which) =
         (rng.chance(UNSIZED_TASK_SHARE), rng.chance(HTTP_ONLY_SHARE), rng.next_u64());
     if !is_for_any {
