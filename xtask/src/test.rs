@@ -103,8 +103,9 @@ fn nextest(
 /// with other numbers. They take minutes, so they run here only.
 fn large_transfers(root: &Path) -> anyhow::Result<bool> {
     let mut command = cargo::command(root);
-    command.args(["nextest", "run", "--locked", "--package", "hypha-net", "--test", "net"]);
-    command.args(["--no-capture", "bulk::several_at_once"]);
+    // The whole workspace, with the features that it has together: alone, the package would be built again.
+    command.args(["nextest", "run", "--locked", "--workspace", "--no-capture", "--filterset"]);
+    command.arg("package(hypha-net) & test(/^bulk::several_at_once/)");
     command.env("HYPHA_BULK_BYTES", (256 << 20).to_string()).env("HYPHA_BULK_ROUNDS", "20");
     cargo::run(&mut command)
 }
