@@ -444,7 +444,7 @@ impl WorkerMachine {
                 let phase = RunPhase::Waiting;
                 let interactive = dispatch.interactive;
                 self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
-                if !self.enqueue(id, interactive) {
+                if !self.enqueue(id, executor, interactive) {
                     send_message_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
             }
@@ -601,8 +601,9 @@ impl WorkerMachine {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match run.phase {
             RunPhase::Waiting => {
+                let executor = run.executor;
+                self.dequeue(id, executor);
                 self.forget(id);
-                self.dequeue(id);
             }
             RunPhase::Running { since } => {
                 run.phase = RunPhase::Stopping { timed_out, since };

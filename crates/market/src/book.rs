@@ -312,18 +312,24 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// Whether a run would fit now, in the lease of its holder and on the worker.
     pub fn fits(&self, holder: SchedulerId, requirement: &Requirement, executor: usize) -> bool {
-        if self.used[executor] >= self.whole.slots[executor] {
+        if !self.has_slot(holder, executor) {
             return false;
         }
         let Some(lease) = self.leases.get(&holder) else {
             return self.ledger.fits(requirement).is_ok();
         };
-        lease.used[executor] < lease.limit.slots[executor]
-            && lease.ledger.fits(requirement).is_ok()
+        lease.ledger.fits(requirement).is_ok()
             && self
                 .ledger
                 .fits_where(requirement, |device| lease.ledger.has_room_on(device, requirement))
                 .is_ok()
+    }
+
+    /// Whether an executor has a free slot for a holder.
+    pub fn has_slot(&self, holder: SchedulerId, executor: usize) -> bool {
+        let has_slot = |lease: &Lease<K>| lease.used[executor] < lease.limit.slots[executor];
+        self.used[executor] < self.whole.slots[executor]
+            && self.leases.get(&holder).is_none_or(has_slot)
     }
 
     /// Books a run. Returns its GPUs; `None` if it does not fit.

@@ -15,7 +15,7 @@ use crate::TaskRef;
 use crate::fair_queue::FairQueue;
 
 /// How many of the tasks that wait on a worker are searched for one that may overtake the first.
-const MAX_BACKFILL_CANDIDATES: usize = 64;
+pub const MAX_BACKFILL_CANDIDATES: usize = 64;
 
 /// A task that began later than expected by less than this share of its run began about then: predictions are further
 /// off than that. Most begin when the message has travelled.

@@ -41,6 +41,7 @@ pub use explain::{
 };
 pub use fair_queue::{FairQueue, MAX_CONSECUTIVE_INTERACTIVE};
 pub use health::Health;
+pub use in_flight::MAX_BACKFILL_CANDIDATES;
 pub use member::MAX_PREFETCH_PER_SLOT;
 pub use pool::WorkerView;
 pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};

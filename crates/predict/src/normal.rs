@@ -25,9 +25,10 @@ pub(crate) fn mills(x: f64) -> f64 {
     if x < SWITCH {
         return (PI / 2.0).sqrt() * (x * x / 2.0).exp() * erfc(x * FRAC_1_SQRT_2);
     }
-    // Laplace's continued fraction 1/(x + 1/(x + 2/(x + 3/(x + ...)))), from the inside out.
-    const TERMS: u32 = 80;
-    1.0 / (1..=TERMS).rev().fold(x, |tail, k| x + f64::from(k) / tail)
+    // Laplace's continued fraction 1/(x + 1/(x + 2/(x + 3/(x + ...)))), from the inside out. It converges with the square
+    // of `x`: 86 terms at the switch, 18 at ten, 5 beyond forty.
+    let terms = 5 + (1_300.0 / (x * x)) as u32;
+    1.0 / (1..=terms).rev().fold(x, |tail, k| x + f64::from(k) / tail)
 }
 
 #[cfg(test)]
@@ -54,6 +55,8 @@ mod tests {
             (0.0, 1.253_314_137_315_500_3),
             (2.0, 0.421_369_229_288_054_5),
             (4.0, 0.236_652_382_913_560_67),
+            (7.0, 0.140_104_183_453_050_24),
+            (12.0, 0.082_766_286_501_369_18),
             (30.0, 0.033_296_419_072_497_21),
             (1e6, 9.999_999_999_99e-7),
         ] {

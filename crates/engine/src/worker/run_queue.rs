@@ -3,12 +3,13 @@
 //!
 //! A run that does not fit yet may be overtaken by as many runs as its lease runs at once. After that, only runs that
 //! fit beside it may overtake (backfill): both fit once all other runs of that scheduler have ended. So it begins at
-//! the latest when the runs before it have ended. The scheduler relies on the same rule when it predicts start times.
+//! the latest when the runs before it have ended. Of the runs whose executor has a free slot, only the first few are looked
+//! at. The scheduler relies on the same rules when it predicts start times.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hypha_model::{Fence, Fit, SchedulerId, Time};
-use hypha_placement::FairQueue;
+use hypha_placement::{FairQueue, MAX_BACKFILL_CANDIDATES};
 
 use super::{RunId, WorkerMachine, WorkerStep};
 use crate::mutant::Mutant;
@@ -20,6 +21,8 @@ const PROBE: RunId = RunId { scheduler: SchedulerId::LOCAL, fence: Fence(u64::MA
 #[derive(Default)]
 pub(super) struct RunQueue {
     waiting: FairQueue<RunId>,
+    /// How many of them wait for each executor.
+    by_executor: BTreeMap<usize, usize>,
     head: Option<RunId>,
     /// How many runs have overtaken it without fitting beside it.
     overtaken: u32,
@@ -32,10 +35,18 @@ impl RunQueue {
         self.waiting.len()
     }
 
-    fn set_head(&mut self, first: RunId) {
-        if self.head != Some(first) {
-            (self.head, self.overtaken) = (Some(first), 0);
+    fn update_head(&mut self) {
+        let first = self.waiting.front();
+        if first.is_some() && self.head != first {
+            (self.head, self.overtaken) = (first, 0);
             self.backfilled.clear();
+        }
+    }
+
+    /// A run for this executor no longer waits.
+    fn left(&mut self, executor: usize) {
+        if let Some(waiting) = self.by_executor.get_mut(&executor) {
+            *waiting = waiting.saturating_sub(1);
         }
     }
 
@@ -47,15 +58,19 @@ impl RunQueue {
 
 impl WorkerMachine {
     /// Queues a run. Returns whether it may begin at once.
-    pub(super) fn enqueue(&mut self, id: RunId, interactive: bool) -> bool {
-        self.queues.entry(id.scheduler).or_default().waiting.push(id, interactive);
+    pub(super) fn enqueue(&mut self, id: RunId, executor: usize, interactive: bool) -> bool {
+        let queue = self.queues.entry(id.scheduler).or_default();
+        queue.waiting.push(id, interactive);
+        *queue.by_executor.entry(executor).or_default() += 1;
         self.may_begin(id)
     }
 
     /// Removes a run from its queue.
-    pub(super) fn dequeue(&mut self, id: RunId) {
-        if let Some(queue) = self.queues.get_mut(&id.scheduler) {
-            queue.waiting.remove(id);
+    pub(super) fn dequeue(&mut self, id: RunId, executor: usize) {
+        if let Some(queue) = self.queues.get_mut(&id.scheduler)
+            && queue.waiting.remove(id)
+        {
+            queue.left(executor);
         }
     }
 
@@ -73,33 +88,46 @@ impl WorkerMachine {
         }
     }
 
+    /// Begins the runs of a scheduler that fit. Of a long queue, all of whose executors are in use, nothing is looked at.
     fn begin_fitting_of(&mut self, now: Time, scheduler: SchedulerId, step: &mut WorkerStep) {
-        let mut at = 0;
-        while let Some(queue) = self.queues.get_mut(&scheduler)
-            && let Some(id) = queue.waiting.get(at)
+        let (mut at, mut refused) = (0, 0);
+        if let Some(queue) = self.queues.get_mut(&scheduler) {
+            queue.update_head();
+        }
+        while self.has_free_executor(scheduler)
+            && refused < MAX_BACKFILL_CANDIDATES
+            && let Some(id) = self.queues.get(&scheduler).and_then(|queue| queue.waiting.get(at))
+            && let Some(executor) = self.runs.get(&id).map(|run| run.executor)
         {
-            if at == 0 {
-                queue.set_head(id);
-            }
             if !self.may_begin(id) && !self.is(Mutant::OverbookedWorker) {
                 at += 1;
+                refused += usize::from(self.book.has_slot(scheduler, executor));
                 continue;
             }
             let beside = at > 0 && self.fits_beside_head(id);
             let Some(queue) = self.queues.get_mut(&scheduler) else { return };
             let first = queue.waiting.front();
             queue.waiting.take(id);
+            queue.left(executor);
             match (at > 0, beside) {
                 (true, true) => drop(queue.backfilled.insert(id)),
                 (true, false) => queue.overtaken += 1,
                 (false, _) => {}
             }
             if queue.waiting.front() != first {
-                // The queue has a new head.
+                queue.update_head();
                 at = 0;
             }
             self.begin(now, id, step);
         }
+    }
+
+    /// Whether an executor that runs wait for has a free slot.
+    fn has_free_executor(&self, scheduler: SchedulerId) -> bool {
+        let Some(queue) = self.queues.get(&scheduler) else { return false };
+        let mut wanted = queue.by_executor.iter().filter(|(_, waiting)| **waiting > 0);
+        self.is(Mutant::OverbookedWorker)
+            || wanted.any(|(executor, _)| self.book.has_slot(scheduler, *executor))
     }
 
     /// Whether a waiting run may begin now.
