@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use hypha_engine::scheduler::Effect;
 use hypha_engine::{
-    Command, FromWorker, Image, LeaseRequest, NewTask, Outcome, Record, Scheduler, SchedulerEvent,
+    Command, FromWorker, Image, LeaseRequest, NewTask, Outcome, Scheduler, SchedulerEvent,
     SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Disk, Machine};
@@ -46,12 +46,12 @@ pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
 }
 
 /// A disk that keeps nothing: another scenario counts the cost of a commit.
-struct NullDisk;
+pub(crate) struct NullDisk;
 
-impl Disk<Record> for NullDisk {
+impl<R> Disk<R> for NullDisk {
     type Error = Infallible;
 
-    fn write(&mut self, records: Vec<Record>) -> Result<(), Infallible> {
+    fn write(&mut self, records: Vec<R>) -> Result<(), Infallible> {
         black_box(records);
         Ok(())
     }

@@ -13,6 +13,7 @@ mod predict;
 mod store;
 mod tasks;
 mod wire;
+mod worker;
 
 use anyhow::{Context, bail};
 
@@ -31,6 +32,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "cycle", rounds: 2_000, run: cycle::run },
     Scenario { name: "crowd", rounds: 2_000, run: crowd::predictive },
     Scenario { name: "crowd_fifo", rounds: 2_000, run: crowd::fifo },
+    Scenario { name: "worker", rounds: 2_000, run: worker::run },
     Scenario { name: "encode", rounds: 500, run: wire::encode },
     Scenario { name: "decode", rounds: 500, run: wire::decode },
     Scenario { name: "commit", rounds: 300, run: store::run },

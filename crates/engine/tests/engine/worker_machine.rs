@@ -12,7 +12,7 @@ use hypha_model::{
     TaskId, TaskSpec, Time, Worker,
 };
 
-use crate::harness::{Committed, START, commit, completed, secs, step, worker};
+use crate::harness::{Committed, START, commit, completed, name, secs, step, worker};
 
 struct Rig {
     now: Time,
@@ -485,6 +485,37 @@ fn interactive_runs_go_first_up_to_their_share() {
     }
     assert_eq!(begun.iter().take(4).map(|id| id.fence.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
     assert_eq!((begun[4], begun[9]), (batch[0], batch[1]), "every fifth start");
+}
+
+/// However many runs wait for an executor that is in use, one behind them for another executor begins.
+#[test]
+fn a_run_does_not_wait_for_a_slot_of_another_executor() {
+    let mut rig = Rig::of(
+        {
+            let mut worker = worker(1);
+            let mut other = worker.executors[0].clone();
+            (worker.executors[0].concurrency, worker.executors[0].models) = (2, vec![name("a")]);
+            (other.name, other.models) = (name("other"), vec![name("b")]);
+            worker.executors.push(other);
+            worker
+        },
+        WorkerImage { epoch: Epoch(6), left: None },
+    );
+    rig.lease = rig.request(1, 1, 100);
+    let mut run = |fence: u64, model: &str| {
+        let mut dispatch = rig.a_dispatch(fence);
+        Arc::make_mut(&mut dispatch.spec).requirement.model = Some(name(model));
+        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.started().len()
+    };
+    let begun: usize = (1..=150).map(|fence| run(fence, "a")).sum();
+    assert_eq!((begun, run(151, "b"), run(152, "b")), (2, 1, 0));
+    rig.say(1, ToWorker::Cancel { attempt: attempt(150), fence: Fence(150) });
+    let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
+    rig.event(WorkerEvent::Ended { id: id(151), outcome: completed(), run: None });
+    assert_eq!(rig.started(), [id(152)]);
+    rig.event(WorkerEvent::Ended { id: id(1), outcome: completed(), run: None });
+    assert_eq!(rig.started(), [id(3)]);
 }
 
 /// A run of 20 GB waits while others of 8 GB come and go: it is overtaken by as many as run at once, and no more.
