@@ -330,12 +330,16 @@ impl Member {
                 }
             }
         };
-        let ahead = ahead.min(MAX_PREFETCH_PER_SLOT);
-        self.in_flight.len() < self.slots() as usize * (1 + ahead)
+        let slots = self.slots() as usize;
+        let most = slots.saturating_mul(1 + ahead).min(self.most_in_flight());
+        self.in_flight.len() < most
     }
 
+    /// A worker with many slots covers the round trip by their number: one more task for each slot is enough, and a
+    /// longer queue there would only take tasks away from other workers.
     fn most_in_flight(&self) -> usize {
-        self.slots() as usize * (1 + MAX_PREFETCH_PER_SLOT)
+        let slots = self.slots() as usize;
+        slots.saturating_add(slots.max(MAX_PREFETCH_PER_SLOT))
     }
 
     /// Records that a task waits for this worker: the tasks behind it will wait longer.

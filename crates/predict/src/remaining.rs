@@ -19,7 +19,7 @@ const LIKELY_SIGMAS: f64 = 1.0;
 /// As a share of the mean: no prediction is better than this.
 const MIN_RELATIVE_DEVIATION: f64 = 0.05;
 /// A prediction is valid for at least this long: a message on one machine varies by as much.
-const MIN_VALIDITY: Span = Span::from_micros(50);
+const MIN_VALIDITY: Span = Span::from_micros(100);
 /// An overdue run is expected to continue for this share of the time that it is overdue. Otherwise the small error of
 /// a good predictor would promise for ever that a hung task is about to end.
 const OVERDUE_SHARE: f64 = 0.5;
