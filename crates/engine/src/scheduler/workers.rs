@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::quarantine::FailureStreaks;
 use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
-use crate::message::{FromWorker, ToWorker};
+use crate::message::{CheckedMessage, FromWorker, ToWorker};
 use crate::record::Record;
 
 /// A worker that the scheduler knows.
@@ -183,9 +183,10 @@ impl Scheduler {
         &mut self,
         now: Time,
         worker: WorkerId,
-        message: FromWorker,
+        message: CheckedMessage,
         step: &mut SchedulerStep,
     ) {
+        let (message, digest_matches) = message.into_parts();
         let was_unresponsive = self.record_message(now, worker);
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
@@ -238,6 +239,7 @@ impl Scheduler {
                 self.refused(now, worker, (attempt, fence), refusal, step);
             }
             FromWorker::Finished { attempt, fence, run, outcome } => {
+                let outcome = (outcome, digest_matches);
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
             FromWorker::Unreachable { executors } => {

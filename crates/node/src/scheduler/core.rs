@@ -52,7 +52,7 @@ impl SchedulerCore {
             other => Some(other),
         });
         self.machine.step_events(
-            unseen.map(|message| SchedulerEvent::WorkerMessageReceived { worker, message }),
+            unseen.map(|message| SchedulerEvent::WorkerMessageReceived { worker, message: message.into() }),
         );
     }
 
