@@ -160,7 +160,7 @@ pub struct Scheduler {
     workers: Vec<Option<WorkerState>>,
     slot_of: Map<WorkerId, WorkerSlot>,
     /// After a restart: the tasks with attempts at workers that have not been reconciled yet.
-    unreconciled: BTreeMap<WorkerId, Vec<TaskRef>>,
+    unreconciled: BTreeMap<WorkerId, BTreeSet<TaskRef>>,
     /// Workers that are removed once they are idle.
     draining: BTreeSet<WorkerSlot>,
     /// Workers that were removed: they are not taken back when a search finds them again.

@@ -263,12 +263,16 @@ impl Memory {
         self.with_state(|state| {
             state.held.retain(|other| other.ids() != held.ids());
             let message = FromWorker::Finished { attempt, fence, run, outcome };
-            state.event(SchedulerEvent::WorkerMessageReceived { worker: held.worker, message: message.into() });
+            state.event(SchedulerEvent::WorkerMessageReceived {
+                worker: held.worker,
+                message: message.into(),
+            });
         });
     }
 
     fn say(&self, held: &HeldAttempt, message: FromWorker) {
-        let event = SchedulerEvent::WorkerMessageReceived { worker: held.worker, message: message.into() };
+        let event =
+            SchedulerEvent::WorkerMessageReceived { worker: held.worker, message: message.into() };
         self.with_state(|state| state.event(event));
     }
 

@@ -19,6 +19,7 @@ use hypha_placement::{TaskRef, WorkerSlot};
 
 use super::failure::Failure;
 use super::{Scheduler, SchedulerStep};
+use crate::mutant::Mutant;
 use crate::record::Record;
 
 /// Deferred work. Each part has at most one entry for a worker, except `attempts`, which has one for each time that a
@@ -136,6 +137,9 @@ impl Scheduler {
 
     /// Unbinds the tasks that are bound to a worker and not dispatched, to be placed again.
     pub(super) fn release_bound(&mut self, now: Time, slot: WorkerSlot) {
+        if self.is(Mutant::StuckBound) {
+            return;
+        }
         let released = self.placement.release_bound(slot, self.budget, now);
         self.released(&released);
         if self.placement.has_bound(slot) {

@@ -142,7 +142,10 @@ impl Rig {
     }
 
     pub(crate) fn say(&mut self, worker: u8, message: FromWorker) {
-        self.event(SchedulerEvent::WorkerMessageReceived { worker: worker_id(worker), message: message.into() });
+        self.event(SchedulerEvent::WorkerMessageReceived {
+            worker: worker_id(worker),
+            message: message.into(),
+        });
     }
 
     pub(crate) fn ask(&mut self, command: Command) -> Reply {
@@ -311,11 +314,17 @@ impl Rig {
                 let Effect::ToWorker { worker, message } = effect else { continue };
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.says_first(&message) {
-                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message: message.into() });
+                    self.step(SchedulerEvent::WorkerMessageReceived {
+                        worker,
+                        message: message.into(),
+                    });
                 }
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.answer(message, self.now, &mut self.rng) {
-                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message: message.into() });
+                    self.step(SchedulerEvent::WorkerMessageReceived {
+                        worker,
+                        message: message.into(),
+                    });
                 }
             }
             at += 1;

@@ -280,3 +280,56 @@ fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
         assert!(from_queue >= 5, "the queue is served, too: {begun:?}");
     }
 }
+
+/// Tasks that are bound to a worker begin although later ones keep arriving in the queue, more than the worker can run.
+#[test]
+fn bound_tasks_start_although_the_queue_is_never_empty() {
+    for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::default()] {
+        let mut world = World::new(strategy, 1);
+        let mut bound = Vec::new();
+        for at in 0..200 {
+            let mut request = world.fixture.request(of(8, 1.0, 0));
+            request.bind_at_once = at % 5 == 0;
+            let task = world.fixture.arrive_with(request);
+            if at % 5 == 0 {
+                bound.push((at, task));
+            }
+            world.runs_ms.insert(task, 1_000);
+            world.plan();
+            // Three at once, a second each: it would have to be 333.
+            world.until(world.at_ms + 250);
+        }
+        // After 50 s, the tasks of the first 35 s have begun, with some seconds to spare.
+        for (at, task) in bound.into_iter().filter(|(at, _)| *at < 4 * 30) {
+            assert!(world.has_started(task), "{strategy}: the task that arrived as number {at}");
+        }
+    }
+}
+
+/// Tasks that return from a worker that is lost go before those that arrived later.
+#[test]
+fn tasks_of_a_lost_worker_keep_their_place() {
+    let mut fixture = Fixture::new(Strategy::RoundRobin);
+    let (lost, left) = (fixture.join(worker()), fixture.join(worker()));
+    let tasks = fixture.arrive_many(40);
+    fixture.plan();
+    let runs = |fixture: &Fixture, task| fixture.placement.has_started(task);
+    let waiting: Vec<TaskRef> = tasks.into_iter().filter(|task| !runs(&fixture, *task)).collect();
+    fixture.placement.set_available(lost, false, fixture.now);
+    fixture.placement.release_bound(lost, usize::MAX, fixture.now);
+    let mut begun = Vec::new();
+    let started = fixture.plan();
+    assert!(started.iter().all(|action| !matches!(action, Action::Dispatch { .. })));
+    while begun.len() < waiting.len() {
+        let running = fixture.placement.dispatched_to(left);
+        fixture.later(1.0);
+        fixture.complete(running[0], 1.0);
+        for action in fixture.plan() {
+            if let Action::Dispatch { task, slot } = action {
+                assert_eq!(slot, left);
+                begun.push(task);
+            }
+        }
+    }
+    assert_eq!(begun, waiting, "in the order of arrival");
+}
