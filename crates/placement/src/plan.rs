@@ -397,14 +397,14 @@ impl Placement {
                 self.stall(*slot);
                 continue;
             }
-            let given = self.in_flight;
+            let before = self.in_flight;
             self.dispatch_bound(*slot, now, actions);
             if let Some(threshold) = self.recipe.steal_above {
                 while self.steal_for(*slot, threshold, predictor, now, actions) {
                     self.dispatch_bound(*slot, now, actions);
                 }
             }
-            if self.in_flight > given {
+            if self.in_flight > before {
                 had_turn.push(*slot);
             }
         }

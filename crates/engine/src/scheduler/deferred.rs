@@ -5,7 +5,7 @@
 //! be woken at once until nothing is left. A deferred item keeps its state:
 //!
 //! - An attempt is valid until the step that gives it up. A result that arrives before that counts; a worker that gets
-//!   a new lease is told to stop the attempt. The worker itself is unavailable from the first step on.
+//!   a new lease gets an order to stop the attempt. The worker itself is unavailable from the first step on.
 //! - A task that is bound to an unavailable worker stays bound, and is not dispatched.
 //! - After a switch of the strategy, a queued task keeps its position in the old order, and a bound task stays bound;
 //!   both may be dispatched.

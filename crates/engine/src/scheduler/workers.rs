@@ -282,7 +282,7 @@ impl Scheduler {
             return true;
         }
         let keeps_bound = state.draining;
-        let asks = match &mut state.lease {
+        let sends_heartbeat = match &mut state.lease {
             HeldLease::Held { unanswered: None, missed, next, .. } => {
                 // The unanswered message counts as a missed heartbeat.
                 (*missed, *next) = ((*missed).max(1), now);
@@ -295,7 +295,7 @@ impl Scheduler {
         if !keeps_bound {
             self.release_bound(now, slot);
         }
-        if asks {
+        if sends_heartbeat {
             self.worker_due(now, slot, step);
         }
         true
@@ -407,9 +407,9 @@ impl Scheduler {
                     // At growing intervals, up to that of heartbeats.
                     state.lease.request_sent(now, next_request, (timeout, interval));
                     let ttl = self.settings.lease_ttl;
-                    let ask =
+                    let request =
                         LeaseRequest { request: next_request, ttl, ..LeaseRequest::default() };
-                    let message = ToWorker::RequestLease(ask);
+                    let message = ToWorker::RequestLease(request);
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }

