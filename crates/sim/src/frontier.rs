@@ -210,7 +210,7 @@ mod tests {
         let svg = frontier(&points(&all));
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
         assert!(svg.contains("far off: d (76.0 ms, 25.0 ms); e (11.0 ms, 226 ms)<"), "{svg}");
-        let svg = frontier(&points(&given[..3]));
+        let svg = frontier(&points(&all[..3]));
         assert!(!svg.contains("far off"), "{svg}");
     }
 
