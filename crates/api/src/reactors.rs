@@ -197,4 +197,65 @@ mod tests {
         spawn(&reactors, never);
         assert_eq!(receiver.recv().unwrap(), first);
     }
+
+    /// With the virtual clock, which runs ahead whenever the runtime is idle.
+    #[tokio::test(start_paused = true)]
+    async fn first_timer_is_pending_while_connections_are_polled_and_not_afterwards() {
+        let timer = Arc::<FirstTimer>::default();
+        let state = || timer.state.load(Ordering::Relaxed);
+        tokio::spawn(FirstTimer::run(Arc::clone(&timer)));
+        tokio::task::yield_now().await;
+        assert_eq!(state(), FirstTimer::STOPPED, "a timer for an idle reactor");
+        for _ in 0..3 {
+            timer.polled();
+            tokio::task::yield_now().await;
+            assert_eq!(state(), FirstTimer::QUIET, "no timer although a connection was polled");
+            // Polled again before the timer ends: it is set again.
+            timer.polled();
+            tokio::time::sleep(EARLIEST_TIMER + Duration::from_millis(1)).await;
+            assert_eq!(state(), FirstTimer::QUIET, "the timer was not set again");
+            tokio::time::sleep(EARLIEST_TIMER * 2).await;
+            assert_eq!(state(), FirstTimer::STOPPED, "the timer outlives its use");
+        }
+    }
+
+    /// Bytes are written to wake the thread of a reactor: how often has this thread written so far?
+    #[cfg(target_os = "linux")]
+    fn writes_of_this_thread() -> u64 {
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let line = counts.lines().find_map(|line| line.strip_prefix("syscw: "));
+        line.unwrap().parse().unwrap()
+    }
+
+    /// How often a runtime wakes its own thread while 1,000 requests each set a timer that does not fire.
+    #[cfg(target_os = "linux")]
+    fn wakeups_for_requests(with_first_timer: bool) -> u64 {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let timer = Arc::<FirstTimer>::default();
+            if with_first_timer {
+                tokio::spawn(FirstTimer::run(Arc::clone(&timer)));
+            }
+            let before = writes_of_this_thread();
+            for _ in 0..1_000 {
+                timer.polled();
+                tokio::task::yield_now().await;
+                let mut request_timer = pin!(tokio::time::sleep(Duration::from_secs(60)));
+                let set = poll_fn(|cx| std::task::Poll::Ready(request_timer.as_mut().poll(cx)));
+                assert!(set.await.is_pending());
+            }
+            writes_of_this_thread() - before
+        })
+    }
+
+    /// Whether it is worth having: if the runtime wakes no thread for a new earliest timer, remove [`FirstTimer`].
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn timers_of_requests_do_not_wake_a_reactor_with_a_first_timer() {
+        let without = wakeups_for_requests(false);
+        assert!(without >= 1_000, "{without} wake-ups: the runtime has changed");
+        let with = wakeups_for_requests(true);
+        // The timer itself wakes the reactor when it is set, every few milliseconds.
+        assert!(with < without / 2, "{with} wake-ups, {without} without a first timer");
+    }
 }

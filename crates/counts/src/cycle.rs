@@ -147,7 +147,7 @@ impl SchedulerHarness {
     }
 
     pub(crate) fn send_from_worker(&mut self, worker: WorkerId, message: FromWorker) {
-        self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
+        self.step(SchedulerEvent::WorkerMessageReceived { worker, message: message.into() });
     }
 
     /// Time passes, and the scheduler wakes when it is due.

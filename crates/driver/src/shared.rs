@@ -78,15 +78,18 @@ where
         &self.journal
     }
 
-    /// Steps the machine with these events, in this order. Drops them if the machine is stopped.
+    /// Steps the machine with these events, in this order. Drops them if the machine is stopped. The machine is not
+    /// locked while the iterator makes an event, which may take long.
     pub fn step_events(self: &Arc<Self>, events: impl IntoIterator<Item = M::Event>) {
-        let mut events = events.into_iter().peekable();
-        while events.peek().is_some() {
+        let mut events = events.into_iter();
+        while let Some(first) = events.next() {
+            // Mostly there is one event, and then this does not allocate.
+            let others: Vec<M::Event> = events.by_ref().take(MAX_EVENTS_PER_HOLD - 1).collect();
             let mut guarded = lock(&self.guarded);
             if guarded.stopped.is_some() {
                 return;
             }
-            for event in events.by_ref().take(MAX_EVENTS_PER_HOLD) {
+            for event in std::iter::once(first).chain(others) {
                 let began = self.handler.now();
                 let Guarded { machine, batch, .. } = &mut *guarded;
                 batch.step_event(machine, began, event);

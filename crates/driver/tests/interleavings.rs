@@ -250,6 +250,22 @@ fn every_request_is_answered_once_and_after_its_commit() {
     });
 }
 
+/// To make an event may take long: a large result is hashed for it.
+#[test]
+fn machine_is_not_locked_while_an_event_is_made() {
+    explore(|| {
+        let (shared, writer) = driven(usize::MAX);
+        let count = || shared.read(|memo, _| memo.numbers.len());
+        // Would wait for itself if the machine were locked.
+        shared.step_events((1..=100).map(|number| {
+            assert!(count() < number);
+            Event::Note(number as u64)
+        }));
+        assert_eq!(count(), 100);
+        close(&shared, writer);
+    });
+}
+
 #[test]
 fn a_failed_journal_refuses_all_later_requests() {
     explore(|| {

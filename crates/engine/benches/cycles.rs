@@ -170,7 +170,7 @@ impl Bench {
             }
         };
         let worker = self.ids[worker as usize];
-        self.happen(at, SchedulerEvent::WorkerMessageReceived { worker, message });
+        self.happen(at, SchedulerEvent::WorkerMessageReceived { worker, message: message.into() });
     }
 
     fn submit(&mut self) {

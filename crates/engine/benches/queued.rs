@@ -156,7 +156,7 @@ fn add_worker(scheduler: &mut Scheduler, rng: &mut Rng, batch: &mut Batch<Schedu
     batch.step_event(
         scheduler,
         START,
-        SchedulerEvent::WorkerMessageReceived { worker: id, message },
+        SchedulerEvent::WorkerMessageReceived { worker: id, message: message.into() },
     );
 }
 

@@ -14,7 +14,7 @@ pub mod worker;
 
 pub use hypha_market::{DevicePart, LeaseRequest, Portion};
 pub use instance_notification::InstanceNotification;
-pub use message::{Dispatch, FromWorker, Outcome, ToWorker};
+pub use message::{CheckedMessage, Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
 pub use record::{Image, Record};
 pub use scheduler::{

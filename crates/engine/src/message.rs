@@ -211,6 +211,38 @@ pub enum FromWorker {
     },
 }
 
+/// A message of a worker with the verdict on the result that it may carry. Drivers make it before they lock the scheduler:
+/// hashing a large result takes longer than many steps.
+#[derive(Clone, Debug)]
+pub struct CheckedMessage {
+    message: FromWorker,
+    digest_matches: bool,
+}
+
+impl CheckedMessage {
+    /// Compares the result in the message, if there is one, with its digest.
+    pub fn new(message: FromWorker) -> CheckedMessage {
+        let digest_matches = match &message {
+            FromWorker::Finished { outcome: Outcome::Completed { result }, .. } => {
+                result.digest_matches()
+            }
+            _ => true,
+        };
+        CheckedMessage { message, digest_matches }
+    }
+
+    /// The message, and whether its result matches its digest.
+    pub(crate) fn into_parts(self) -> (FromWorker, bool) {
+        (self.message, self.digest_matches)
+    }
+}
+
+impl From<FromWorker> for CheckedMessage {
+    fn from(message: FromWorker) -> CheckedMessage {
+        CheckedMessage::new(message)
+    }
+}
+
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {

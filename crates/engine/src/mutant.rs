@@ -1,6 +1,7 @@
 //! Faults that can be planted into the machines, to show that the simulator's checkers notice them.
 //! Without the `mutants` feature they are compiled away.
 
+use hypha_placement::PlacementMutant;
 use serde::{Deserialize, Serialize};
 
 /// A planted fault.
@@ -37,6 +38,22 @@ pub enum Mutant {
     StuckSlot,
     /// No room is reserved for the task that has waited longest.
     NoReservations,
+    /// Tasks that are bound to a worker wait for it when it is lost.
+    StuckBound,
+    /// However long a task waits, those with a higher priority go first.
+    UnagedPriorities,
     /// Interactive tasks queue behind batch tasks.
     QueuedInteractive,
+}
+
+impl Mutant {
+    /// The fault that is planted into placement.
+    pub(crate) fn of_placement(self) -> Option<PlacementMutant> {
+        match self {
+            Mutant::UnexplainedWait => Some(PlacementMutant::SilentRefusals),
+            Mutant::NoReservations => Some(PlacementMutant::NoReservations),
+            Mutant::UnagedPriorities => Some(PlacementMutant::UnagedPriorities),
+            _ => None,
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub use submit::{Command, NewTask, Reply, SubmitRejection, Submitted};
 pub use views::{Counts, FailureCounts, RemovedWorkerView, TaskView};
 pub use workers::LeaseView;
 
-use crate::message::{FromWorker, ToWorker};
+use crate::message::{CheckedMessage, ToWorker};
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FailedAttempts, FinishedTask, Record};
 use deferred::Deferred;
@@ -73,8 +73,8 @@ pub enum SchedulerEvent {
     WorkerMessageReceived {
         /// The sender.
         worker: WorkerId,
-        /// What.
-        message: FromWorker,
+        /// What, with the verdict on its result.
+        message: CheckedMessage,
     },
     /// The time of [`Machine::wake_at`] has come.
     Woke,
@@ -160,7 +160,7 @@ pub struct Scheduler {
     workers: Vec<Option<WorkerState>>,
     slot_of: Map<WorkerId, WorkerSlot>,
     /// After a restart: the tasks with attempts at workers that have not been reconciled yet.
-    unreconciled: BTreeMap<WorkerId, Vec<TaskRef>>,
+    unreconciled: BTreeMap<WorkerId, BTreeSet<TaskRef>>,
     /// Workers that are removed once they are idle.
     draining: BTreeSet<WorkerSlot>,
     /// Workers that were removed: they are not taken back when a search finds them again.

@@ -44,7 +44,7 @@ pub enum WorkerRecord {
     Left(Leaving),
 }
 
-/// An incarnation that stopped gracefully. The holders of its leases may not have been told.
+/// An incarnation that stopped gracefully. The holders of its leases may not know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// The incarnation.
@@ -153,7 +153,7 @@ pub enum WorkerEvent {
 pub struct WorkerMachine {
     worker: Arc<Worker>,
     epoch: Epoch,
-    /// How the last incarnation ended, for those holders of its leases that have not been told.
+    /// How the last incarnation ended, for those holders of its leases that do not know it.
     left: Option<Leaving>,
     is_leaving: bool,
     rng: Rng,
@@ -340,7 +340,7 @@ impl WorkerMachine {
         step: &mut WorkerStep,
     ) {
         match message {
-            ToWorker::RequestLease(ask) => self.lease_requested(now, from, ask, step),
+            ToWorker::RequestLease(wanted) => self.lease_requested(now, from, wanted, step),
             ToWorker::Heartbeat { lease, epoch, nonce, demand } => {
                 self.renew(now, from, (lease, epoch), (nonce, demand), step);
             }

@@ -3,7 +3,7 @@
 //!
 //! A lease has a *limit*: no run begins beyond it. It *holds* its limit and the runs that still exceed it, which end in
 //! time and are not replaced. All leases together never hold more than the worker has, so a limit only grows into
-//! capacity that no other lease holds, and only shrinks when its lease is renewed and its holder is told.
+//! capacity that no other lease holds, and only shrinks when its lease is renewed and its holder learns it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub const MAX_HOLDERS: usize = 64;
 /// Enough for several round trips, so that the time is used.
 pub const TURN_DURATION: Span = Span::from_secs(10);
 
-/// How often a holder is told to renew early after a change. Its limit settles after two or three renewals; many more
+/// How often a holder is asked to renew early after a change. Its limit settles after two or three renewals; many more
 /// would be a fault in the division, and must not keep the network busy.
 const MAX_EARLY_RENEWALS: u8 = 8;
 
@@ -135,33 +135,33 @@ impl<K: LeaseKey> LeaseBook<K> {
         &mut self,
         now: Time,
         holder: SchedulerId,
-        ask: &LeaseRequest,
+        wanted: &LeaseRequest,
         id: impl FnOnce() -> LeaseId,
     ) -> LeaseDecision {
         let known = self.leases.get(&holder);
-        if known.is_some_and(|lease| lease.request > ask.request) {
+        if known.is_some_and(|lease| lease.request > wanted.request) {
             return LeaseDecision::Superseded;
         }
         if known.is_none() && self.leases.len() + self.waiting.len() >= MAX_HOLDERS {
             return LeaseDecision::Refused(RefusalKind::Busy);
         }
         if let Some(Err(refusal)) =
-            ask.minimum.as_ref().map(|minimum| minimum.satisfied_by(&self.worker))
+            wanted.minimum.as_ref().map(|minimum| minimum.satisfied_by(&self.worker))
         {
             return LeaseDecision::Refused(refusal.kind);
         }
         // A repeated request is granted once: the holder uses the first answer.
-        let again = known.filter(|lease| lease.request == ask.request).map(|lease| lease.id);
+        let again = known.filter(|lease| lease.request == wanted.request).map(|lease| lease.id);
         let id = again.unwrap_or_else(id);
         let before = known.cloned();
         let waited = self.waiting.remove(&holder).map(|(terms, _)| terms);
         let terms =
-            Terms::new(ask, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
+            Terms::new(wanted, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
         // Runs of an earlier lease that have not ended count against the new one.
         let earlier = before.clone().or_else(|| self.ending.remove(&holder));
         let mut lease = earlier.unwrap_or_else(|| self.empty_lease(id, terms.clone()));
-        (lease.id, lease.request, lease.terms) = (id, ask.request, terms);
-        (lease.ttl, lease.until) = (ask.ttl, now + ask.ttl);
+        (lease.id, lease.request, lease.terms) = (id, wanted.request, terms);
+        (lease.ttl, lease.until) = (wanted.ttl, now + wanted.ttl);
         self.leases.insert(holder, lease);
         let granted = self.adjust_limit(now, holder);
         self.allow_early_renewals();
@@ -260,7 +260,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         turns.map(|terms| terms.since + TURN_DURATION).chain(ends).min()
     }
 
-    /// Holders that should renew now: their leases would cover another portion. Each is told a few times at most.
+    /// Holders that should renew now: their leases would cover another portion. Each is notified a few times at most.
     pub fn early_renewals(&mut self, now: Time) -> Vec<(SchedulerId, LeaseId)> {
         let alone = self.leases.len() + self.waiting.len() == 1;
         if alone && self.leases.values().all(|lease| lease.limit == self.whole) {
@@ -476,7 +476,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         self.leases.values().map(|lease| &lease.terms).chain(waiting)
     }
 
-    /// Something has changed, so that other holders may be told to renew early.
+    /// Something has changed, so that other holders may be asked to renew early.
     fn allow_early_renewals(&mut self) {
         for lease in self.leases.values_mut() {
             lease.early_renewals = MAX_EARLY_RENEWALS;
@@ -497,11 +497,11 @@ impl<K: LeaseKey> Lease<K> {
 
 impl Terms {
     /// The terms of a request, by a scheduler whose terms were `before`.
-    fn new(ask: &LeaseRequest, before: Option<&Terms>, now: Time) -> Terms {
+    fn new(wanted: &LeaseRequest, before: Option<&Terms>, now: Time) -> Terms {
         Terms {
-            minimum: ask.minimum.clone(),
-            maximum: ask.maximum.clone(),
-            demand: ask.demand.clone().or_else(|| ask.minimum.clone()),
+            minimum: wanted.minimum.clone(),
+            maximum: wanted.maximum.clone(),
+            demand: wanted.demand.clone().or_else(|| wanted.minimum.clone()),
             is_short: before.is_some_and(|before| before.is_short),
             since: before.map_or(now, |before| before.since),
         }

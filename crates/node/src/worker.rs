@@ -9,6 +9,7 @@ mod monitored;
 mod objects;
 mod piece_batcher;
 mod runners;
+mod start_reports;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,7 +97,7 @@ pub(crate) async fn start(
         local,
         outboxes: HashMap::new(),
         runs: HashMap::new(),
-        starts: host::UnreportedStarts::default(),
+        starts: start_reports::StartReports::default(),
     };
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));

@@ -13,7 +13,7 @@ use crate::index::{Bounds, Need, Search, Tolerance};
 use crate::member::Member;
 use crate::pool::Pool;
 use crate::strategy::{Bind, Recipe, Score, Select};
-use crate::{Placement, PlacementRequest, Stage, Task, TaskRef, WorkerSlot};
+use crate::{Placement, PlacementMutant, PlacementRequest, Stage, Task, TaskRef, WorkerSlot};
 
 /// A random draw is repeated this often if the worker refuses; then a search finds the next one that does not.
 const MAX_DRAWS: usize = 8;
@@ -77,6 +77,7 @@ impl Placement {
         predictor: &Predictor,
         now: Time,
     ) -> Option<WorkerSlot> {
+        let hides_refusals = self.is(PlacementMutant::SilentRefusals);
         let entry = self.tasks.get_mut(task.0 as usize)?;
         // Only waiting tasks are decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
@@ -116,7 +117,7 @@ impl Placement {
         let (slot, explored) = evaluation.in_passes(need, near_first, &mut self.cursor);
         let explanation = decision.explanation_mut();
         evaluation.explain(self.strategy.name(), slot, explored, explanation);
-        if self.hides_refusals {
+        if hides_refusals {
             explanation.refusals = RefusalCounts::default();
             explanation.not_looked_at = 0;
         }

@@ -42,6 +42,13 @@ impl<K: Copy + Eq> FairQueue<K> {
         if interactive { &mut self.interactive } else { &mut self.batch }.push_back(task);
     }
 
+    /// Adds a task before those of its kind at the end of which `goes_before` is true.
+    pub fn insert(&mut self, task: K, interactive: bool, goes_before: impl Fn(K) -> bool) {
+        let queue = if interactive { &mut self.interactive } else { &mut self.batch };
+        let at = queue.iter().rposition(|other| !goes_before(*other)).map_or(0, |at| at + 1);
+        queue.insert(at, task);
+    }
+
     fn batch_goes_first(&self) -> bool {
         self.consecutive_interactive >= MAX_CONSECUTIVE_INTERACTIVE && !self.batch.is_empty()
     }
@@ -102,6 +109,16 @@ fn remove_from<K: Copy + Eq>(queue: &mut VecDeque<K>, task: K) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn task_is_inserted_before_later_ones_of_its_kind() {
+        let mut queue = FairQueue::default();
+        for task in [3, 1, 2, 5, 4] {
+            queue.insert(task, false, |other| task < other);
+        }
+        queue.insert(0, true, |other| 0 < other);
+        assert_eq!(queue.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    }
 
     #[test]
     fn every_fifth_task_is_a_batch_task() {

@@ -14,6 +14,7 @@ mod health;
 mod in_flight;
 mod index;
 mod member;
+mod mutant;
 mod order;
 mod parked;
 mod parts;
@@ -43,6 +44,7 @@ pub use fair_queue::{FairQueue, MAX_CONSECUTIVE_INTERACTIVE};
 pub use health::Health;
 pub use in_flight::MAX_BACKFILL_CANDIDATES;
 pub use member::MAX_PREFETCH_PER_SLOT;
+pub use mutant::PlacementMutant;
 pub use pool::WorkerView;
 pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};
 pub use statistics::Statistics;
@@ -184,10 +186,8 @@ pub struct Placement {
     scratch: Scratch,
     spare: SpareDecisions,
     statistics: Statistics,
-    /// A planted fault: refusals are not counted. Has no effect without the `mutants` feature.
-    hides_refusals: bool,
-    /// A planted fault: no reservations are made.
-    ignores_reservations: bool,
+    /// A planted fault.
+    mutant: Option<PlacementMutant>,
 }
 
 /// A task that has not ended. A million of them may not have been looked at by any plan yet, so the decision is stored
@@ -230,6 +230,11 @@ impl Task {
         }
     }
 
+    /// Its place in the order of arrival.
+    fn arrival(&self) -> QueuePosition {
+        self.position(0)
+    }
+
     /// The run time on the worker that was chosen.
     fn estimate(&self) -> Estimate {
         self.decision.as_ref().map_or(Estimate::ZERO, |decision| decision.estimate)
@@ -268,19 +273,8 @@ impl Placement {
             scratch: Scratch::default(),
             spare: SpareDecisions::default(),
             statistics: Statistics::default(),
-            hides_refusals: false,
-            ignores_reservations: false,
+            mutant: None,
         }
-    }
-
-    /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
-    pub fn mutate_silent_refusals(&mut self) {
-        self.hides_refusals = cfg!(feature = "mutants");
-    }
-
-    /// The same: no reservations are made for the tasks that have waited longest.
-    pub fn mutate_reservations(&mut self) {
-        self.ignores_reservations = cfg!(feature = "mutants");
     }
 
     /// The strategy in use.
@@ -427,9 +421,13 @@ impl Placement {
             Order::Predicted { ageing } => ageing * self.backlog_scale_us(),
             Order::Arrival | Order::Priority => 0.0,
         };
+        let unaged = self.is(PlacementMutant::UnagedPriorities);
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
-        let position = order::queue_position_of(self.recipe.order, entry, size_penalty_us);
+        let mut position = order::queue_position_of(self.recipe.order, entry, size_penalty_us);
         let requirement = &entry.request.spec.requirement;
+        if unaged && self.recipe.order != Order::Arrival {
+            position.rank = -i64::from(requirement.priority.0);
+        }
         let interactive = entry.request.interactive;
         let shape = self.waiting.insert(requirement, interactive, position, task);
         entry.stage = Stage::Waiting(shape, position.rank);

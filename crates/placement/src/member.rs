@@ -363,15 +363,15 @@ impl Member {
         self.is_available() && self.bound.is_empty() && self.in_flight.len() < self.slots() as usize
     }
 
-    /// Binds a task: it will run here.
+    /// Binds a task: it will run here, before the last bound tasks that `goes_before` is true of.
     pub(crate) fn bind(
         &mut self,
-        task: TaskRef,
-        interactive: bool,
+        (task, interactive): (TaskRef, bool),
+        goes_before: impl Fn(TaskRef) -> bool,
         estimate: &Estimate,
         requirement: &Requirement,
     ) {
-        self.bound.push(task, interactive);
+        self.bound.insert(task, interactive, goes_before);
         self.bound_backlog.add(estimate);
         self.add_demand(requirement);
     }

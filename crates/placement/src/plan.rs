@@ -397,14 +397,14 @@ impl Placement {
                 self.stall(*slot);
                 continue;
             }
-            let given = self.in_flight;
+            let before = self.in_flight;
             self.dispatch_bound(*slot, now, actions);
             if let Some(threshold) = self.recipe.steal_above {
                 while self.steal_for(*slot, threshold, predictor, now, actions) {
                     self.dispatch_bound(*slot, now, actions);
                 }
             }
-            if self.in_flight > given {
+            if self.in_flight > before {
                 had_turn.push(*slot);
             }
         }
@@ -481,6 +481,9 @@ impl Placement {
         let (spec, estimate) = (Arc::clone(&entry.request.spec), entry.estimate());
         let interactive = entry.request.interactive;
         self.mean_run_s.add(estimate.mean_s);
+        if !interactive {
+            self.consecutive_interactive = 0;
+        }
         self.pool.change(slot, now, |member| {
             member.unbind_next(task, &estimate, &spec.requirement);
             member.dispatch(task, interactive, estimate, spec, now);
@@ -562,9 +565,16 @@ impl Placement {
     fn enter_bound(&mut self, task: TaskRef, slot: WorkerSlot, now: Time) {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Bound(slot);
+        let tasks = &self.tasks;
+        let Some(entry) = tasks.get(task.0 as usize) else { return };
+        // A task that was bound to a worker that is lost, or that failed, goes before those that arrived later.
+        let arrived_before = |other: TaskRef| {
+            tasks.get(other.0 as usize).is_some_and(|other| entry.arrival() < other.arrival())
+        };
         self.pool.change(slot, now, |member| {
             let request = &entry.request;
-            member.bind(task, request.interactive, &entry.estimate(), &request.spec.requirement);
+            let task = (task, request.interactive);
+            member.bind(task, arrived_before, &entry.estimate(), &request.spec.requirement);
         });
     }
 
@@ -579,7 +589,8 @@ impl Placement {
     /// Counts the interactive tasks that go before waiting batch tasks.
     fn count_interactive(&mut self, task: TaskRef) {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
-        let batch_waits = self.waiting.heads_after(false, None).next().is_some();
+        let batch_waits =
+            self.waiting.heads_after(false, None).next().is_some() || self.pool.has_bound();
         self.consecutive_interactive = match entry.request.interactive && batch_waits {
             true => self.consecutive_interactive.saturating_add(1),
             false => 0,

@@ -593,8 +593,8 @@ impl Placement {
 
     /// The tasks dispatched to a worker.
     pub fn dispatched_to(&self, slot: WorkerSlot) -> Vec<TaskRef> {
-        let given = |member: &Member| member.in_flight.tasks().collect();
-        self.pool.member(slot).map(given).unwrap_or_default()
+        let dispatched = |member: &Member| member.in_flight.tasks().collect();
+        self.pool.member(slot).map(dispatched).unwrap_or_default()
     }
 
     /// Whether a worker other than the one at `slot` could run the task, now or when it has room.

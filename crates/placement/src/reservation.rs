@@ -12,9 +12,10 @@ use hypha_model::{Requirement, Span, TaskSpec, Time};
 use hypha_predict::{Estimate, Predictor};
 
 use crate::capability::need_of;
+use crate::fair_queue::MAX_CONSECUTIVE_INTERACTIVE;
 use crate::in_flight::InFlight;
 use crate::member::Member;
-use crate::{Placement, Stage, TaskRef, WorkerSlot};
+use crate::{Placement, PlacementMutant, Stage, Task, TaskRef, WorkerSlot};
 
 /// How many reservations there are at a time, one on a worker. Every plan looks at each.
 pub(crate) const MAX_RESERVATIONS: usize = 16;
@@ -81,7 +82,7 @@ impl Placement {
     ) {
         if self.reservations.len() >= MAX_RESERVATIONS
             || self.is_reserved(task)
-            || self.ignores_reservations
+            || self.is(PlacementMutant::NoReservations)
         {
             return;
         }
@@ -99,6 +100,7 @@ impl Placement {
             let lacks = |member: &&Member| {
                 member.reservation.is_none()
                     && (member.in_flight.fits(requirement).is_err() || !member.bound.is_empty())
+                    && !self.goes_behind_bound(entry, member)
             };
             let member = self.pool.member(*slot).filter(lacks)?;
             let executor = member.executor_for(requirement)?;
@@ -119,6 +121,17 @@ impl Placement {
         };
         self.pool.change(slot, now, |member| member.set_reservation(Some(reservation)));
         self.reservations.push((task, slot));
+    }
+
+    /// Whether a worker's own queue begins with a task that goes before this one: one that arrived earlier, or a batch
+    /// task after as many interactive ones as may go before it. With a reservation, this one would overtake it.
+    fn goes_behind_bound(&self, entry: &Task, member: &Member) -> bool {
+        let head = member.bound.front().and_then(|head| self.tasks.get(head.0 as usize));
+        head.is_some_and(|head| match (head.request.interactive, entry.request.interactive) {
+            (false, true) => self.consecutive_interactive >= MAX_CONSECUTIVE_INTERACTIVE,
+            (true, false) => self.consecutive_interactive < MAX_CONSECUTIVE_INTERACTIVE,
+            _ => head.arrival() < entry.arrival(),
+        })
     }
 
     /// Workers that could run a task, and hold no reservation.

@@ -390,10 +390,10 @@ impl Recipe {
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum StrategyError {
     /// No strategy has that name.
-    #[error("unknown strategy `{given}`: use one of {known}")]
+    #[error("unknown strategy `{name}`: use one of {known}")]
     Unknown {
         /// The requested name.
-        given: String,
+        name: String,
         /// The names that exist.
         known: String,
     },
@@ -404,7 +404,7 @@ pub enum StrategyError {
         strategy: &'static str,
         /// The parameter.
         parameter: &'static str,
-        /// The value that was given.
+        /// The value.
         value: f64,
         /// The least valid value.
         low: f64,
@@ -420,7 +420,7 @@ impl FromStr for Strategy {
         let spelled = text.replace('-', "_");
         Strategy::all().into_iter().find(|strategy| strategy.name() == spelled).ok_or_else(|| {
             StrategyError::Unknown {
-                given: text.chars().take(64).collect(),
+                name: text.chars().take(64).collect(),
                 known: Strategy::all().map(|strategy| strategy.name()).join(", "),
             }
         })

@@ -309,6 +309,7 @@ impl Checkers {
             Err(_) => {
                 observed.rejected |= first && observed.id.is_none();
                 self.rejected += usize::from(first && observed.id.is_none());
+                self.starvation_task_ended(index);
                 Ok(())
             }
         }

@@ -72,8 +72,8 @@ fn split_outliers(points: Vec<&Point>) -> (Vec<&Point>, Vec<&Point>) {
 fn draw_head(svg: &mut Svg, outliers: &[&Point]) {
     const MARGIN: f64 = 24.0;
     svg.text("head", Anchor::Start, (MARGIN, 30.0), "Mean against p99");
-    let says = "down and left is better; the line joins what nothing beats in both";
-    svg.text("faint", Anchor::Start, (MARGIN, 47.0), says);
+    let caption = "down and left is better; the line joins what nothing beats in both";
+    svg.text("faint", Anchor::Start, (MARGIN, 47.0), caption);
     if !outliers.is_empty() {
         let tell = |point: &&Point| {
             format!("{} ({}, {})", point.label, duration(point.mean_ms), duration(point.p99_ms))
@@ -178,12 +178,12 @@ mod tests {
 
     /// Checks which labels are on the front.
     #[track_caller]
-    fn check(given: &[(&str, f64, f64)], front: &[&str]) {
-        let given = points(given);
-        let all: Vec<&Point> = given.iter().collect();
+    fn check(means: &[(&str, f64, f64)], front: &[&str]) {
+        let points = points(means);
+        let all: Vec<&Point> = points.iter().collect();
         let labels: Vec<&str> = pareto_front(&all).iter().map(|i| all[*i].label.as_str()).collect();
         assert_eq!(labels, front);
-        let svg = frontier(&given);
+        let svg = frontier(&points);
         check_well_formed(&svg);
         assert_eq!(svg.matches("<circle class=\"mean\"").count(), front.len());
         assert_eq!(svg.matches("<polyline").count(), usize::from(front.len() > 1));
@@ -200,17 +200,17 @@ mod tests {
 
     #[test]
     fn distant_points_are_listed_but_not_drawn() {
-        let given = [
+        let all = [
             ("a", 10.0, 90.0),
             ("b", 30.0, 20.0),
             ("c", 74.0, 224.0),
             ("d", 76.0, 25.0),
             ("e", 11.0, 226.0),
         ];
-        let svg = frontier(&points(&given));
+        let svg = frontier(&points(&all));
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
         assert!(svg.contains("far off: d (76.0 ms, 25.0 ms); e (11.0 ms, 226 ms)<"), "{svg}");
-        let svg = frontier(&points(&given[..3]));
+        let svg = frontier(&points(&all[..3]));
         assert!(!svg.contains("far off"), "{svg}");
     }
 

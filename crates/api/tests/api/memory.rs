@@ -263,12 +263,16 @@ impl Memory {
         self.with_state(|state| {
             state.held.retain(|other| other.ids() != held.ids());
             let message = FromWorker::Finished { attempt, fence, run, outcome };
-            state.event(SchedulerEvent::WorkerMessageReceived { worker: held.worker, message });
+            state.event(SchedulerEvent::WorkerMessageReceived {
+                worker: held.worker,
+                message: message.into(),
+            });
         });
     }
 
     fn say(&self, held: &HeldAttempt, message: FromWorker) {
-        let event = SchedulerEvent::WorkerMessageReceived { worker: held.worker, message };
+        let event =
+            SchedulerEvent::WorkerMessageReceived { worker: held.worker, message: message.into() };
         self.with_state(|state| state.event(event));
     }
 
@@ -386,7 +390,7 @@ impl State {
 
     fn deliver_worker_messages(&mut self) {
         while let Some((worker, message)) = self.worker_messages.pop_front() {
-            self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
+            self.step(SchedulerEvent::WorkerMessageReceived { worker, message: message.into() });
         }
     }
 

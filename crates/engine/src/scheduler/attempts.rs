@@ -427,7 +427,7 @@ impl Scheduler {
         worker: WorkerId,
         (attempt, fence): (AttemptId, Fence),
         run: Span,
-        outcome: Outcome,
+        (outcome, digest_matches): (Outcome, bool),
         step: &mut SchedulerStep,
     ) {
         let message = ToWorker::Recorded { attempt, fence };
@@ -446,7 +446,7 @@ impl Scheduler {
             current.started.get_or_insert(now - run);
         }
         match outcome {
-            Outcome::Completed { result } if result.digest_matches() => {
+            Outcome::Completed { result } if digest_matches => {
                 self.learn(now, reference, run);
                 if !self.is(Mutant::LeakedBacklog) {
                     self.placement.finish(reference, AttemptEnd::Completed(run), now);

@@ -5,7 +5,7 @@
 //! be woken at once until nothing is left. A deferred item keeps its state:
 //!
 //! - An attempt is valid until the step that gives it up. A result that arrives before that counts; a worker that gets
-//!   a new lease is told to stop the attempt. The worker itself is unavailable from the first step on.
+//!   a new lease gets an order to stop the attempt. The worker itself is unavailable from the first step on.
 //! - A task that is bound to an unavailable worker stays bound, and is not dispatched.
 //! - After a switch of the strategy, a queued task keeps its position in the old order, and a bound task stays bound;
 //!   both may be dispatched.
@@ -19,6 +19,7 @@ use hypha_placement::{TaskRef, WorkerSlot};
 
 use super::failure::Failure;
 use super::{Scheduler, SchedulerStep};
+use crate::mutant::Mutant;
 use crate::record::Record;
 
 /// Deferred work. Each part has at most one entry for a worker, except `attempts`, which has one for each time that a
@@ -136,6 +137,9 @@ impl Scheduler {
 
     /// Unbinds the tasks that are bound to a worker and not dispatched, to be placed again.
     pub(super) fn release_bound(&mut self, now: Time, slot: WorkerSlot) {
+        if self.is(Mutant::StuckBound) {
+            return;
+        }
         let released = self.placement.release_bound(slot, self.budget, now);
         self.released(&released);
         if self.placement.has_bound(slot) {

@@ -11,6 +11,7 @@ use super::deferred::Deferred;
 use super::failure::Failure;
 use super::leave::RemovedWorker;
 use super::{Attempt, Counts, Due, Scheduler, SchedulerStep, Settings, TaskRef};
+use crate::mutant::Mutant;
 use crate::record::{FailedAttempt, Image, Record};
 
 /// Why an attempt of an earlier incarnation is void: its worker lost the lease meanwhile, never got it, or died.
@@ -78,11 +79,8 @@ impl Scheduler {
             budget: 0,
             settings,
         };
-        if scheduler.is(crate::Mutant::UnexplainedWait) {
-            scheduler.placement.mutate_silent_refusals();
-        }
-        if scheduler.is(crate::Mutant::NoReservations) {
-            scheduler.placement.mutate_reservations();
+        if let Some(mutant) = scheduler.settings.mutant.and_then(Mutant::of_placement) {
+            scheduler.placement.mutate(mutant);
         }
         if let Some(mode) = image.mode {
             // Without its table the mode cannot be used; the driver loads the table and sets the mode again.
@@ -156,7 +154,7 @@ impl Scheduler {
                     Some(_) => TaskState::Running,
                     None => TaskState::Scheduled,
                 };
-                self.unreconciled.entry(worker).or_default().push(reference);
+                self.unreconciled.entry(worker).or_default().insert(reference);
             }
             None if not_before > now => task.not_before = not_before,
             None => self.enqueue(reference),
@@ -225,7 +223,7 @@ impl Scheduler {
     /// The attempt of a task is void before its worker was reconciled.
     pub(super) fn remove_unreconciled(&mut self, worker: WorkerId, reference: TaskRef) {
         if let Some(tasks) = self.unreconciled.get_mut(&worker) {
-            tasks.retain(|task| *task != reference);
+            tasks.remove(&reference);
             if tasks.is_empty() {
                 self.unreconciled.remove(&worker);
             }

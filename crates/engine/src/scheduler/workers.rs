@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::quarantine::FailureStreaks;
 use super::stall::STALLED;
 use super::{Due, Effect, Scheduler, SchedulerStep};
-use crate::message::{FromWorker, ToWorker};
+use crate::message::{CheckedMessage, FromWorker, ToWorker};
 use crate::record::Record;
 
 /// A worker that the scheduler knows.
@@ -183,9 +183,10 @@ impl Scheduler {
         &mut self,
         now: Time,
         worker: WorkerId,
-        message: FromWorker,
+        message: CheckedMessage,
         step: &mut SchedulerStep,
     ) {
+        let (message, digest_matches) = message.into_parts();
         let was_unresponsive = self.record_message(now, worker);
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
@@ -238,6 +239,7 @@ impl Scheduler {
                 self.refused(now, worker, (attempt, fence), refusal, step);
             }
             FromWorker::Finished { attempt, fence, run, outcome } => {
+                let outcome = (outcome, digest_matches);
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
             FromWorker::Unreachable { executors } => {
@@ -280,7 +282,7 @@ impl Scheduler {
             return true;
         }
         let keeps_bound = state.draining;
-        let asks = match &mut state.lease {
+        let sends_heartbeat = match &mut state.lease {
             HeldLease::Held { unanswered: None, missed, next, .. } => {
                 // The unanswered message counts as a missed heartbeat.
                 (*missed, *next) = ((*missed).max(1), now);
@@ -293,7 +295,7 @@ impl Scheduler {
         if !keeps_bound {
             self.release_bound(now, slot);
         }
-        if asks {
+        if sends_heartbeat {
             self.worker_due(now, slot, step);
         }
         true
@@ -405,9 +407,9 @@ impl Scheduler {
                     // At growing intervals, up to that of heartbeats.
                     state.lease.request_sent(now, next_request, (timeout, interval));
                     let ttl = self.settings.lease_ttl;
-                    let ask =
+                    let request =
                         LeaseRequest { request: next_request, ttl, ..LeaseRequest::default() };
-                    let message = ToWorker::RequestLease(ask);
+                    let message = ToWorker::RequestLease(request);
                     step.send(Effect::ToWorker { worker: id, message });
                 }
             }

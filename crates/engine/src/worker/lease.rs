@@ -18,14 +18,14 @@ impl WorkerMachine {
         &mut self,
         now: Time,
         from: SchedulerId,
-        mut ask: LeaseRequest,
+        mut wanted: LeaseRequest,
         step: &mut WorkerStep,
     ) {
-        let request = ask.request;
-        ask.ttl = ask.ttl.min(MAX_TTL);
+        let request = wanted.request;
+        wanted.ttl = wanted.ttl.min(MAX_TTL);
         let answer = match self.is_leaving {
             true => LeaseDecision::Refused(RefusalKind::Unavailable),
-            false => self.book.request(now, from, &ask, || LeaseId::new(now, &mut self.rng)),
+            false => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
         };
         match answer {
             LeaseDecision::Granted(granted) => self.send_grant(now, from, request, granted, step),

@@ -50,7 +50,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A scheduler relies on a lease of this incarnation: it has been told how the last one ended.
+    /// A scheduler relies on a lease of this incarnation: it knows how the last one ended.
     pub(super) fn acknowledge_leave(&mut self, holder: SchedulerId) {
         if let Some(left) = &mut self.left {
             left.holders.retain(|other| *other != holder);

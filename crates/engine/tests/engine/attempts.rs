@@ -72,7 +72,7 @@ fn progress_never_goes_back() {
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let mut seen = Vec::new();
     for permille in [100, 50, 100, 700, 60_000, 3] {
-        rig.say(1, FromWorker::Progress { attempt, fence, permille });
+        rig.receive(1, FromWorker::Progress { attempt, fence, permille });
         seen.extend(rig.notices(id));
     }
     assert_eq!(seen, [100, 700, 1_000].map(Notice::Progress));
@@ -114,10 +114,10 @@ fn only_the_live_attempt_of_its_own_worker_counts() {
             FromWorker::Finished { attempt, fence, run: secs(1), outcome: completed() },
         ];
         for message in messages {
-            rig.say(from, message);
+            rig.receive(from, message);
             assert_eq!((rig.persisted().count(), rig.notices(id).len()), (0, 0), "{what}");
         }
-        assert!(rig.told(from).contains(&ToWorker::Recorded { attempt, fence }), "{what}");
+        assert!(rig.sent_to(from).contains(&ToWorker::Recorded { attempt, fence }), "{what}");
         assert_eq!(rig.scheduler.counts().late_results, 2, "{what}");
         rig.finish(&assignment);
         assert_eq!(rig.ended(id).state, TaskState::Completed, "{what}");
@@ -138,7 +138,7 @@ fn a_result_is_recorded_once() {
     rig.finish(&assignment);
     assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1));
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-    assert_eq!(rig.told(1), [ToWorker::Recorded { attempt, fence }], "the worker may forget it");
+    assert_eq!(rig.sent_to(1), [ToWorker::Recorded { attempt, fence }], "the worker may forget it");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_retry_goes_elsewhere_first() {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         if refused {
             let refusal = Refusal::without_amount(RefusalKind::Busy);
-            rig.say(assignment.n(), FromWorker::Refused { attempt, fence, refusal });
+            rig.receive(assignment.n(), FromWorker::Refused { attempt, fence, refusal });
         } else {
             rig.finish_with(&assignment, failed(true));
         }
@@ -245,7 +245,7 @@ fn refusals_use_up_no_attempts_but_are_bounded() {
     for refusals in 1..=100 {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let refusal = Refusal::without_amount(RefusalKind::Busy);
-        rig.say(1, FromWorker::Refused { attempt, fence, refusal });
+        rig.receive(1, FromWorker::Refused { attempt, fence, refusal });
         if refusals == 100 {
             break;
         }
@@ -264,7 +264,7 @@ fn a_failure_after_a_refusal_counts() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-    rig.say(
+    rig.receive(
         1,
         FromWorker::Refused { attempt, fence, refusal: Refusal::without_amount(RefusalKind::Busy) },
     );
@@ -305,7 +305,7 @@ fn the_start_of_a_run_is_known_from_its_end() {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let at = rig.now;
         rig.now = rig.now + secs(5);
-        rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+        rig.receive(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
         assert_eq!(rig.ended(id).started, Some(at + began));
     }
 }
@@ -321,7 +321,7 @@ fn long_errors_and_forged_times_are_bounded() {
         let (_, assignment) = rig.dispatched(task());
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         rig.now = rig.now + secs(2);
-        rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+        rig.receive(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
         let health = rig.scheduler.workers(rig.now)[0].0.health.clone();
         assert!(health.avg_completion_time <= secs(2), "{health:?}");
     }
@@ -337,7 +337,7 @@ fn heartbeats_reconcile_lost_and_void_attempts() {
     stray.1.0 += 1_000;
     rig.workers.get_mut(&worker_id(1)).unwrap().holding = vec![stray];
     rig.wait(secs(30));
-    assert!(rig.told(1).contains(&ToWorker::Cancel { attempt: stray.0, fence: stray.1 }));
+    assert!(rig.sent_to(1).contains(&ToWorker::Cancel { attempt: stray.0, fence: stray.1 }));
     assert_eq!(rig.view(id).last_error.unwrap(), "the worker no longer has the attempt");
     assert_eq!(rig.stored(id).failures, 1);
 }
@@ -351,7 +351,8 @@ fn cancels_for_a_worker_that_names_absurdly_many_attempts_are_bounded() {
     let many = (0..50_000).map(|n| (attempt, hypha_model::Fence(n))).collect();
     rig.workers.get_mut(&worker_id(1)).unwrap().holding = many;
     rig.wait(secs(30));
-    let cancels = rig.told(1).iter().filter(|told| matches!(told, ToWorker::Cancel { .. })).count();
+    let cancels =
+        rig.sent_to(1).iter().filter(|told| matches!(told, ToWorker::Cancel { .. })).count();
     // And one for its own attempt, which it does not name.
     assert_eq!(cancels, 1_001);
 }

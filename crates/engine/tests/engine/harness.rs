@@ -141,8 +141,11 @@ impl Rig {
         self.answer();
     }
 
-    pub(crate) fn say(&mut self, worker: u8, message: FromWorker) {
-        self.event(SchedulerEvent::WorkerMessageReceived { worker: worker_id(worker), message });
+    pub(crate) fn receive(&mut self, worker: u8, message: FromWorker) {
+        self.event(SchedulerEvent::WorkerMessageReceived {
+            worker: worker_id(worker),
+            message: message.into(),
+        });
     }
 
     pub(crate) fn ask(&mut self, command: Command) -> Reply {
@@ -208,7 +211,7 @@ impl Rig {
     }
 
     /// The messages to this worker.
-    pub(crate) fn told(&self, n: u8) -> Vec<ToWorker> {
+    pub(crate) fn sent_to(&self, n: u8) -> Vec<ToWorker> {
         let told = |effect: &Effect| match effect {
             Effect::ToWorker { worker, message } if *worker == worker_id(n) => {
                 Some(message.clone())
@@ -230,7 +233,7 @@ impl Rig {
 
     pub(crate) fn is_cancelled(&self, assignment: &Assignment) -> bool {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-        self.told(assignment.n()).contains(&ToWorker::Cancel { attempt, fence })
+        self.sent_to(assignment.n()).contains(&ToWorker::Cancel { attempt, fence })
     }
 
     pub(crate) fn notices(&self, id: TaskId) -> Vec<Notice> {
@@ -267,17 +270,17 @@ impl Rig {
         if let Some(script) = self.workers.get_mut(&assignment.worker) {
             script.holding.retain(|(_, held)| *held != fence);
         }
-        self.say(assignment.n(), assignment.finished(outcome));
+        self.receive(assignment.n(), assignment.finished(outcome));
     }
 
     pub(crate) fn accept(&mut self, assignment: &Assignment) {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-        self.say(assignment.n(), FromWorker::Accepted { attempt, fence });
+        self.receive(assignment.n(), FromWorker::Accepted { attempt, fence });
     }
 
     pub(crate) fn start(&mut self, assignment: &Assignment) {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-        self.say(assignment.n(), FromWorker::Started { attempt, fence });
+        self.receive(assignment.n(), FromWorker::Started { attempt, fence });
     }
 
     pub(crate) fn silence(&mut self, n: u8) {
@@ -310,12 +313,18 @@ impl Rig {
             for effect in self.steps[at].send.clone() {
                 let Effect::ToWorker { worker, message } = effect else { continue };
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
-                if let Some(message) = script.says_first(&message) {
-                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
+                if let Some(message) = script.message_before_answer(&message) {
+                    self.step(SchedulerEvent::WorkerMessageReceived {
+                        worker,
+                        message: message.into(),
+                    });
                 }
                 let Some(script) = self.workers.get_mut(&worker) else { continue };
                 if let Some(message) = script.answer(message, self.now, &mut self.rng) {
-                    self.step(SchedulerEvent::WorkerMessageReceived { worker, message });
+                    self.step(SchedulerEvent::WorkerMessageReceived {
+                        worker,
+                        message: message.into(),
+                    });
                 }
             }
             at += 1;
@@ -325,7 +334,7 @@ impl Rig {
 
 impl Script {
     /// While one of its executors is unreachable, a worker reports that before it answers.
-    fn says_first(&self, message: &ToWorker) -> Option<FromWorker> {
+    fn message_before_answer(&self, message: &ToWorker) -> Option<FromWorker> {
         let asked = matches!(message, ToWorker::RequestLease(_) | ToWorker::Heartbeat { .. });
         (asked && !self.silent && !self.unreachable.is_empty())
             .then(|| FromWorker::Unreachable { executors: self.unreachable.clone() })

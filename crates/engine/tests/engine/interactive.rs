@@ -60,7 +60,7 @@ fn after_the_first_piece_a_failure_is_the_end() {
     let (id, assignment) = rig.dispatched(unstored());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let piece = Payload::from(&b"data: 1"[..]);
-    rig.say(assignment.n(), FromWorker::Output { attempt, fence, piece: piece.clone() });
+    rig.receive(assignment.n(), FromWorker::Output { attempt, fence, piece: piece.clone() });
     assert_eq!(rig.notices(id), [Notice::Output(piece)]);
     rig.unstored = 0;
     rig.finish_with(&assignment, failed(true));

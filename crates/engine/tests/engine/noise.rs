@@ -219,7 +219,10 @@ fn a_scheduler_survives_any_message_in_any_state() {
                 4 | 5 => SchedulerEvent::Woke,
                 _ => {
                     let message = noise.worker_message();
-                    SchedulerEvent::WorkerMessageReceived { worker: worker_id(worker_at), message }
+                    SchedulerEvent::WorkerMessageReceived {
+                        worker: worker_id(worker_at),
+                        message: message.into(),
+                    }
                 }
             };
             if noise.rng.chance(0.01) {

@@ -228,12 +228,12 @@ fn unavailable_workers_have_a_reason() {
     let mut rig = Rig::new(once());
     rig.event(SchedulerEvent::WorkerFound(Arc::new(of_models(1))));
     assert_eq!(why(&rig), Some(Unavailability::NotLeased { refused: None }));
-    let asked = rig.told(1).into_iter().find_map(|told| match told {
+    let asked = rig.sent_to(1).into_iter().find_map(|told| match told {
         ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(request),
         _ => None,
     });
     let refusal = Refusal::without_amount(RefusalKind::Busy);
-    rig.say(1, FromWorker::LeaseRefused { request: asked.unwrap(), refusal });
+    rig.receive(1, FromWorker::LeaseRefused { request: asked.unwrap(), refusal });
     assert_eq!(why(&rig), Some(Unavailability::NotLeased { refused: Some(RefusalKind::Busy) }));
     rig.workers.entry(worker_id(1)).or_default();
     rig.wait(secs(30));
@@ -248,18 +248,18 @@ fn unavailable_workers_have_a_reason() {
         }
         other => panic!("{other:?}"),
     };
-    let told = (until, 3, "out of memory".to_owned());
+    let expected = (until, 3, "out of memory".to_owned());
     let (a, b) = (asking("a").spec, asking("b").spec);
     let of = |rig: &Rig, spec: &hypha_model::TaskSpec| {
         rig.scheduler.unavailability_of(worker_id(1), Some(&spec.requirement))
     };
-    assert_eq!((alone(of(&rig, &a)), of(&rig, &b)), (told.clone(), None));
-    assert_eq!(alone(rig.scheduler.executor_unavailability_of(worker_id(1), 0)), told);
+    assert_eq!((alone(of(&rig, &a)), of(&rig, &b)), (expected.clone(), None));
+    assert_eq!(alone(rig.scheduler.executor_unavailability_of(worker_id(1), 0)), expected);
     assert_eq!(rig.scheduler.executor_unavailability_of(worker_id(1), 1), None);
     for model in ["b", "c"] {
         fail(&mut rig, &asking(model), 3);
     }
-    assert_eq!(alone(why(&rig)), told, "all are quarantined");
+    assert_eq!(alone(why(&rig)), expected, "all are quarantined");
 
     let lost = rig.now;
     rig.silence(1);

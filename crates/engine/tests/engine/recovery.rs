@@ -18,7 +18,10 @@ fn strategy_mode_predictor_and_health_come_back() {
     for assignment in both {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let run = Span::from_millis(if assignment.n() == 1 { 10 } else { 900 });
-        rig.say(assignment.n(), FromWorker::Finished { attempt, fence, run, outcome: completed() });
+        rig.receive(
+            assignment.n(),
+            FromWorker::Finished { attempt, fence, run, outcome: completed() },
+        );
     }
     rig.ask(Command::SetStrategy(Strategy::BestFit));
     let table = LookupTable::from_csv("model,mean_ms,error_ms\n*,1500,10\n").unwrap();
@@ -126,7 +129,7 @@ fn an_answer_to_an_earlier_incarnation_is_ignored() {
         })
         .collect();
     for grant in old {
-        rig.say(1, grant);
+        rig.receive(1, grant);
     }
     assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
@@ -143,7 +146,7 @@ fn an_attempt_that_runs_over_a_restart_keeps_its_start_time() {
         rig.restart();
         assert_eq!(rig.view(id).state, TaskState::Scheduled);
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-        rig.say(1, FromWorker::Running { attempt, fence, elapsed });
+        rig.receive(1, FromWorker::Running { attempt, fence, elapsed });
         let view = rig.view(id);
         assert_eq!(view.state, TaskState::Running);
         let since = rig.now - expected;
@@ -289,7 +292,7 @@ fn the_start_time_of_an_attempt_is_stored_and_never_changes() {
     assert_eq!((rig.view(id).started, rig.view(id).state), (Some(began), TaskState::Running));
     // The worker's own measurement differs by some milliseconds.
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-    rig.say(1, FromWorker::Running { attempt, fence, elapsed: Span::from_millis(2_003) });
+    rig.receive(1, FromWorker::Running { attempt, fence, elapsed: Span::from_millis(2_003) });
     assert_eq!(rig.view(id).started, Some(began));
     rig.finish(&assignment);
     assert_eq!(rig.ended(id).started, Some(began));
@@ -301,7 +304,7 @@ fn a_run_at_a_back_end_is_resumed_after_a_restart_and_not_started_again() {
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     rig.start(&assignment);
-    rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.receive(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
     rig.wait(secs(2));
     assert_eq!(rig.stored(id).current.as_ref().unwrap().handle.as_deref(), Some("own/7"));
     // The worker is in the scheduler's own process, and has lost its state.
@@ -323,7 +326,7 @@ fn resumed(settings: Settings, outage: Span) -> (Rig, TaskId, Assignment) {
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     rig.start(&assignment);
-    rig.say(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.receive(1, FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
     rig.wait(secs(2));
     rig.workers.get_mut(&worker_id(1)).unwrap().holding.clear();
     rig.now = rig.now + outage;
@@ -353,13 +356,13 @@ fn a_run_that_a_back_end_lost_over_a_restart_uses_up_no_attempt() {
         FromWorker::Refused { attempt, fence, refusal }
     };
     let (mut rig, id, again) = resumed(Settings::default(), secs(1));
-    rig.say(1, refused(&again));
+    rig.receive(1, refused(&again));
     assert_eq!(rig.stored(id).failures, 0);
     assert!(rig.stored(id).finished.is_none(), "it is retried");
     // With a limit of one attempt, it is not retried.
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let (mut rig, id, again) = resumed(Settings { retry, ..Settings::default() }, secs(1));
-    rig.say(1, refused(&again));
+    rig.receive(1, refused(&again));
     let ended = rig.ended(id);
     assert_eq!(ended.state, TaskState::Failed);
     let error = ended.error.as_ref().unwrap().to_string();
@@ -374,7 +377,10 @@ fn reports_of_a_void_attempt_are_not_stored() {
     let (id, assignment) = rig.dispatched(task());
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     rig.start(&assignment);
-    rig.say(assignment.n(), FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") });
+    rig.receive(
+        assignment.n(),
+        FromWorker::Delegated { attempt, fence, handle: Arc::from("own/7") },
+    );
     rig.finish_with(&assignment, failed(true));
     let current = loop {
         rig.wait(Span::from_millis(100));

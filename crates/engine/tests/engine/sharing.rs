@@ -35,13 +35,13 @@ impl SharedWorkerRig {
     fn new(portion: Option<Portion>) -> SharedWorkerRig {
         let mut rig = Rig::new(Settings::default());
         rig.event(hypha_engine::SchedulerEvent::WorkerFound(Arc::new(worker(1))));
-        let request = rig.told(1).iter().find_map(|told| match told {
+        let request = rig.sent_to(1).iter().find_map(|told| match told {
             ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(*request),
             _ => None,
         });
         let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(9)), secs(120));
         let (request, epoch, holding) = (request.unwrap(), Epoch(1), Vec::new());
-        rig.say(1, FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding });
+        rig.receive(1, FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding });
         SharedWorkerRig { rig, lease }
     }
 
@@ -52,7 +52,7 @@ impl SharedWorkerRig {
     }
 
     fn last_heartbeat(&self) -> Option<(u64, Option<Arc<Requirement>>)> {
-        self.rig.told(1).iter().rev().find_map(|told| match told {
+        self.rig.sent_to(1).iter().rev().find_map(|told| match told {
             ToWorker::Heartbeat { nonce, demand, .. } => Some((*nonce, demand.clone())),
             _ => None,
         })
@@ -60,7 +60,7 @@ impl SharedWorkerRig {
 
     fn renew(&mut self, nonce: u64, portion: Option<Portion>) {
         let (lease, epoch, holding) = (self.lease, Epoch(1), Vec::new());
-        self.rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+        self.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
     }
 }
 
@@ -93,14 +93,14 @@ fn a_waiting_attempt_that_exceeds_the_portion_is_withdrawn_and_uses_up_no_attemp
     let large = shared.rig.submit(needs(6 << 30));
     let assignment = shared.rig.dispatches();
     let (attempt, fence) = (assignment[0].dispatch.attempt, assignment[0].dispatch.fence);
-    shared.rig.say(1, FromWorker::Accepted { attempt, fence });
+    shared.rig.receive(1, FromWorker::Accepted { attempt, fence });
     let (lease, epoch) = (shared.lease, Epoch(1));
-    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    shared.rig.receive(1, FromWorker::RenewEarly { lease, epoch });
     let (nonce, _) = shared.last_heartbeat().unwrap();
     let (portion, holding) = (Some(half(1)), vec![(attempt, fence)]);
-    shared.rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+    shared.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
     let cancelled = ToWorker::Cancel { attempt, fence };
-    assert!(shared.rig.told(1).contains(&cancelled));
+    assert!(shared.rig.sent_to(1).contains(&cancelled));
     let view = shared.rig.scheduler.task_view(large, shared.rig.now).unwrap();
     assert_eq!(view.state, TaskState::Queued);
     let requeued = shared.rig.disk.image.tasks[&large].failures;
@@ -125,13 +125,13 @@ fn a_lease_is_renewed_at_once_when_the_worker_requests_it() {
     let mut shared = SharedWorkerRig::new(None);
     assert!(shared.last_heartbeat().is_none());
     let (lease, epoch) = (shared.lease, Epoch(1));
-    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch: Epoch(2) });
+    shared.rig.receive(1, FromWorker::RenewEarly { lease, epoch: Epoch(2) });
     assert!(shared.last_heartbeat().is_none(), "the lease of another incarnation");
-    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    shared.rig.receive(1, FromWorker::RenewEarly { lease, epoch });
     let (nonce, demand) = shared.last_heartbeat().expect("at once");
     assert_eq!(demand, None, "with all of the worker there is no demand");
     // A change while the answer is in flight is not missed.
-    shared.rig.say(1, FromWorker::RenewEarly { lease, epoch });
+    shared.rig.receive(1, FromWorker::RenewEarly { lease, epoch });
     shared.renew(nonce, Some(half(1)));
     assert!(shared.heartbeat(Span::ZERO).0 > nonce);
 }

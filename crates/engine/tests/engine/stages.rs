@@ -64,7 +64,7 @@ fn a_task_is_cancelled_in_every_stage() {
         assert_eq!(rig.ends(), 1, "{stage:?}");
         assert_eq!(rig.ended(id).state, TaskState::Cancelled, "{stage:?}");
         let Some(assignment) = assignment else { continue };
-        assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is told");
+        assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is notified");
         assert_eq!(rig.ended(id).worker, Some(assignment.worker), "{stage:?}");
         assert_eq!(rig.ended(id).started.is_some(), stage == Stage::Running, "{stage:?}");
         // The result arrives although the task has ended.
@@ -84,7 +84,7 @@ fn a_task_expires_in_every_stage() {
         assert_eq!(rig.ended(id).state, TaskState::Expired, "{stage:?}");
         assert!(rig.ended(id).error.as_ref().unwrap().message.starts_with("the deadline passed"));
         if let Some(assignment) = assignment {
-            assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is told");
+            assert!(rig.is_cancelled(&assignment), "{stage:?}: the worker is notified");
             rig.finish(&assignment);
             assert_eq!((rig.ends(), rig.scheduler.counts().late_results), (0, 1), "{stage:?}");
         }

@@ -85,6 +85,6 @@ fn nothing_is_dispatched_under_a_lease_that_expired_in_a_stall() {
     rig.now = rig.now + LONG;
     let id = rig.submit(task());
     assert!(rig.dispatches().is_empty());
-    assert!(rig.told(1).iter().any(|told| matches!(told, ToWorker::RequestLease(_))));
+    assert!(rig.sent_to(1).iter().any(|told| matches!(told, ToWorker::RequestLease(_))));
     assert_eq!(rig.view(id).state, TaskState::Queued);
 }

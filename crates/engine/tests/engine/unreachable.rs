@@ -15,7 +15,7 @@ fn unreached() -> Outcome {
 }
 
 fn beats(rig: &Rig) -> usize {
-    rig.told(1).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
+    rig.sent_to(1).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_older_heartbeat_does_not_make_a_back_end_reachable() {
     rig.accept(&assignment);
     rig.silence(1);
     rig.wait(secs(30));
-    let beat = rig.told(1).into_iter().find_map(|told| match told {
+    let beat = rig.sent_to(1).into_iter().find_map(|told| match told {
         ToWorker::Heartbeat { lease, epoch, nonce, .. } => Some((lease, epoch, nonce)),
         _ => None,
     });
@@ -65,7 +65,7 @@ fn an_older_heartbeat_does_not_make_a_back_end_reachable() {
     rig.now = rig.now + Span::from_millis(1);
     rig.finish_with(&assignment, unreached());
     let holding = Vec::new();
-    rig.say(1, FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
+    rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
     assert!(rig.scheduler.unavailability_of(worker_id(1), None).is_some());
 }
 
@@ -173,7 +173,7 @@ fn other_executors_are_used_while_one_is_unreachable() {
 fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
     let mut rig = joined(Settings::default(), of_models(1));
     let executors = set_unreachable(&mut rig, &["for-a", "unknown"]);
-    rig.say(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors });
     let spec = |spec: &mut hypha_model::TaskSpec| {
         spec.requirement.model = Some(name("a"));
         spec.requirement.deadline = Some(secs(100));
@@ -197,14 +197,14 @@ fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
 fn an_executor_reported_reachable_is_used_at_once() {
     let mut rig = joined(Settings::default(), of_models(1));
     let executors = set_unreachable(&mut rig, &["for-a", "for-b"]);
-    rig.say(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors });
     let (a, b) = (rig.submit(asking("a")), rig.submit(asking("b")));
     assert!(rig.dispatches().is_empty());
     let executors = set_unreachable(&mut rig, &["for-b"]);
-    rig.say(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors });
     assert_eq!((rig.view(a).attempts, rig.view(b).attempts), (1, 0));
     set_unreachable(&mut rig, &[]);
-    rig.say(1, FromWorker::Unreachable { executors: vec![] });
+    rig.receive(1, FromWorker::Unreachable { executors: vec![] });
     assert_eq!(rig.view(b).attempts, 1);
 }
 
@@ -216,13 +216,13 @@ fn a_lost_worker_that_refuses_as_unavailable_is_asked_often() {
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     rig.wait(secs(600));
     for _ in 0..10 {
-        let asked = rig.told(1).iter().rev().find_map(|told| match told {
+        let asked = rig.sent_to(1).iter().rev().find_map(|told| match told {
             ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(*request),
             _ => None,
         });
         let refusal = Refusal::without_amount(RefusalKind::Unavailable);
         let request = asked.expect("a lease was requested");
-        rig.say(1, FromWorker::LeaseRefused { request, refusal });
+        rig.receive(1, FromWorker::LeaseRefused { request, refusal });
         rig.wait(secs(6));
     }
 }
@@ -237,7 +237,7 @@ fn unreachable_and_quarantined_are_separate_reasons() {
     }
     let waits = rig.submit(asking("a"));
     let executors = set_unreachable(&mut rig, &["for-a"]);
-    rig.say(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors });
     rig.wait(secs(40));
     assert_eq!(rig.view(waits).attempts, 0, "the quarantine is over");
     set_unreachable(&mut rig, &[]);
@@ -255,7 +255,7 @@ fn a_task_is_unschedulable_if_no_worker_would_take_it() {
         |rig: &Rig, id| rig.scheduler.unschedulable(id).map(|unschedulable| unschedulable.why);
     assert_eq!((why(&rig, runs), why(&rig, waits)), (None, None));
     let executors = set_unreachable(&mut rig, &["for-a"]);
-    rig.say(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors });
     let since = rig.now;
     assert_eq!(why(&rig, runs), None, "it may still complete");
     assert_eq!(why(&rig, waits), Some(Some(Unavailability::Unreachable { since })));

@@ -60,12 +60,12 @@ impl Rig {
         self.machine.check().expect("the incremental state is consistent");
     }
 
-    fn say(&mut self, n: u8, message: ToWorker) {
+    fn receive(&mut self, n: u8, message: ToWorker) {
         self.event(WorkerEvent::SchedulerMessageReceived { scheduler: scheduler(n), message });
     }
 
     fn request(&mut self, n: u8, request: u64, ttl: u64) -> Option<LeaseId> {
-        self.say(
+        self.receive(
             n,
             ToWorker::RequestLease(LeaseRequest {
                 request,
@@ -81,7 +81,7 @@ impl Rig {
 
     fn dispatch(&mut self, fence: u64) -> RunId {
         let dispatch = self.a_dispatch(fence);
-        self.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        self.receive(1, ToWorker::Dispatch(Arc::new(dispatch)));
         RunId { scheduler: scheduler(1), fence: Fence(fence) }
     }
 
@@ -104,11 +104,11 @@ impl Rig {
     }
 
     fn sent(&self) -> Vec<FromWorker> {
-        let said = |effect: &WorkerEffect| match effect {
-            WorkerEffect::Send(said) => Some(said.message.clone()),
+        let sent = |effect: &WorkerEffect| match effect {
+            WorkerEffect::Send(sent) => Some(sent.message.clone()),
             WorkerEffect::Run(_) => None,
         };
-        self.step.at_once.iter().chain(&self.step.send).filter_map(said).collect()
+        self.step.at_once.iter().chain(&self.step.send).filter_map(sent).collect()
     }
 
     fn runs(&self) -> impl Iterator<Item = &RunCommand> {
@@ -160,19 +160,19 @@ fn a_lease_is_bounded_renewed_and_released() {
     );
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     rig.now = rig.now + secs(599);
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, demand: None });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, demand: None });
     assert_eq!(
         rig.sent(),
         [FromWorker::Alive { lease, epoch, nonce: 5, portion: None, holding: vec![] }]
     );
     assert_eq!(rig.machine.lease_of(scheduler(1)).unwrap().1, rig.now + secs(600));
     for (n, epoch) in [(2, Epoch(7)), (1, Epoch(6))] {
-        rig.say(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, demand: None });
+        rig.receive(n, ToWorker::Heartbeat { lease, epoch, nonce: 6, demand: None });
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }]);
-        rig.say(n, ToWorker::ReleaseLease { lease, epoch });
+        rig.receive(n, ToWorker::ReleaseLease { lease, epoch });
         assert!(rig.machine.lease_of(scheduler(1)).is_some(), "only the holder can release it");
     }
-    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    rig.receive(1, ToWorker::ReleaseLease { lease, epoch });
     assert!(rig.machine.lease_of(scheduler(1)).is_none());
 }
 
@@ -185,7 +185,7 @@ fn a_lease_that_ends_stops_its_runs() {
         assert_eq!(rig.sent(), [FromWorker::Accepted { attempt: attempt(2), fence: Fence(2) }]);
         if released {
             let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-            rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+            rig.receive(1, ToWorker::ReleaseLease { lease, epoch });
         } else {
             rig.wake(secs(100));
         }
@@ -216,7 +216,7 @@ fn only_the_holder_dispatches_and_each_attempt_once() {
         let mut dispatch = dispatch.clone();
         lie(&mut dispatch);
         let (lease, epoch) = (dispatch.lease, dispatch.epoch);
-        rig.say(n, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.receive(n, ToWorker::Dispatch(Arc::new(dispatch)));
         assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "{what}");
         assert_eq!(rig.runs().count(), 0, "{what}");
     }
@@ -238,7 +238,7 @@ fn an_attempt_that_cannot_run_or_queue_is_refused() {
     let mut dispatch = rig.a_dispatch(1);
     let spec = Arc::make_mut(&mut dispatch.spec);
     spec.requirement.memory_bytes = u64::MAX;
-    rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+    rig.receive(1, ToWorker::Dispatch(Arc::new(dispatch)));
     assert!(matches!(
         rig.sent()[..],
         [FromWorker::Refused { refusal: Refusal { kind: RefusalKind::Memory, .. }, .. }]
@@ -254,7 +254,7 @@ fn an_attempt_that_cannot_run_or_queue_is_refused() {
         [FromWorker::Refused { refusal: Refusal { kind: RefusalKind::Busy, .. }, .. }]
     ));
     assert_eq!(rig.machine.running().count(), 1);
-    rig.say(1, ToWorker::Cancel { attempt: attempt(65), fence: Fence(65) });
+    rig.receive(1, ToWorker::Cancel { attempt: attempt(65), fence: Fence(65) });
     rig.dispatch(67);
     assert!(matches!(rig.sent()[..], [FromWorker::Accepted { .. }]), "the queue has room again");
 }
@@ -269,7 +269,7 @@ fn unrecorded_results_are_bounded() {
         refused
     });
     assert_eq!(refused_at, Some(64 + 1 + 1_024 + 1));
-    rig.say(1, ToWorker::Recorded { attempt: attempt(1), fence: Fence(1) });
+    rig.receive(1, ToWorker::Recorded { attempt: attempt(1), fence: Fence(1) });
     rig.dispatch(20_000);
     assert_eq!(rig.started().len(), 1);
 }
@@ -279,7 +279,7 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
     let mut rig = Rig::leased();
     let first = rig.dispatch(1);
     let second = rig.dispatch(2);
-    rig.say(1, ToWorker::Cancel { attempt: attempt(1), fence: Fence(1) });
+    rig.receive(1, ToWorker::Cancel { attempt: attempt(1), fence: Fence(1) });
     assert_eq!((rig.stopped(), rig.started()), (vec![first], vec![]));
     rig.dispatch(1);
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "it is stopping");
@@ -288,7 +288,7 @@ fn a_cancelled_run_frees_its_room_when_it_is_gone() {
     assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "no result of the cancelled");
     // A waiting run is removed at once.
     let third = rig.dispatch(3);
-    rig.say(1, ToWorker::Cancel { attempt: attempt(3), fence: Fence(3) });
+    rig.receive(1, ToWorker::Cancel { attempt: attempt(3), fence: Fence(3) });
     rig.event(WorkerEvent::Ended { id: second, outcome: completed(), run: None });
     assert!(rig.started().is_empty() && rig.stopped().is_empty(), "{third:?}");
 }
@@ -313,7 +313,7 @@ fn a_run_declined_at_its_timeout_is_refused_and_not_lost() {
     rig.wake(secs(10));
     assert_eq!(rig.stopped(), [run]);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     let [FromWorker::Alive { holding, .. }] = &rig.sent()[..] else { panic!("{:?}", rig.sent()) };
     assert_eq!(holding[..], [(attempt(1), Fence(1))], "its end will be reported");
     rig.event(WorkerEvent::Declined { id: run });
@@ -325,16 +325,16 @@ fn a_run_that_outlived_its_lease_at_a_back_end_is_resumed() {
     let mut rig = Rig::leased();
     let run = rig.dispatch(1);
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    rig.receive(1, ToWorker::ReleaseLease { lease, epoch });
     assert_eq!(rig.stopped(), [run]);
     rig.lease = rig.request(1, 2, 100);
     let again = Dispatch { resume: Some(Arc::from("own/7")), ..rig.a_dispatch(1) };
-    rig.say(1, ToWorker::Dispatch(Arc::new(again)));
+    rig.receive(1, ToWorker::Dispatch(Arc::new(again)));
     assert!(matches!(rig.sent()[..], [FromWorker::Started { .. }]), "{:?}", rig.sent());
     rig.event(WorkerEvent::Ended { id: run, outcome: completed(), run: None });
     let outcome = completed();
-    let [FromWorker::Finished { outcome: told, .. }] = &rig.sent()[..] else { panic!() };
-    assert_eq!(*told, outcome);
+    let [FromWorker::Finished { outcome: reported, .. }] = &rig.sent()[..] else { panic!() };
+    assert_eq!(*reported, outcome);
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_result_is_sent_again_until_it_is_recorded() {
         rig.wake(secs(1));
         assert_eq!(rig.sent(), std::slice::from_ref(&result));
     }
-    rig.say(1, ToWorker::Recorded { attempt, fence });
+    rig.receive(1, ToWorker::Recorded { attempt, fence });
     rig.wake(secs(2));
     assert!(rig.sent().is_empty());
 }
@@ -408,12 +408,12 @@ fn a_leaving_worker_returns_its_attempts_and_takes_no_more() {
     assert!(rig.sent().is_empty() && rig.step.persist.is_empty(), "once is enough");
     rig.dispatch(4);
     assert_eq!((rig.sent(), rig.started()), (vec![left.clone()], vec![]), "it is sent again");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [left]);
     rig.event(WorkerEvent::Ended { id: runs, outcome: completed(), run: None });
     assert!(rig.sent().is_empty() && rig.started().is_empty(), "it was returned");
 
-    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    rig.receive(1, ToWorker::ReleaseLease { lease, epoch });
     assert_eq!(rig.machine.unreleased_holders().next(), None, "the holder knows");
     assert_eq!(rig.request(1, 2, 100), None);
     let refusal = Refusal::without_amount(RefusalKind::Unavailable);
@@ -424,21 +424,24 @@ fn a_leaving_worker_returns_its_attempts_and_takes_no_more() {
 fn a_new_incarnation_reports_the_graceful_stop_until_the_holder_knows() {
     let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left });
     let left = Leaving { epoch: Epoch(6), holders: vec![scheduler(1)] };
-    let said =
+    let reports_stop =
         |rig: &Rig| rig.sent().first() == Some(&FromWorker::Left { epoch: Epoch(6), lease: None });
     let mut rig = start(Some(left.clone()));
     for request in 1..3 {
         rig.lease = rig.request(1, request, 100);
-        assert!(said(&rig), "the answer before may have been lost");
+        assert!(reports_stop(&rig), "the answer before may have been lost");
     }
     rig.dispatch(1);
-    assert!(rig.request(1, 3, 100).is_some() && !said(&rig), "it relies on this incarnation");
+    assert!(
+        rig.request(1, 3, 100).is_some() && !reports_stop(&rig),
+        "it relies on this incarnation"
+    );
     let others = [None, Some(Leaving { epoch: Epoch(5), ..left.clone() })];
     for mut rig in others.map(start) {
-        assert!(rig.request(1, 1, 100).is_some() && !said(&rig));
+        assert!(rig.request(1, 1, 100).is_some() && !reports_stop(&rig));
     }
     let mut rig = start(Some(left));
-    assert!(rig.request(2, 1, 100).is_some() && !said(&rig), "it held no lease");
+    assert!(rig.request(2, 1, 100).is_some() && !reports_stop(&rig), "it held no lease");
 }
 
 /// While the back end of an executor is unreachable, the holder of the lease is told with each answer.
@@ -455,9 +458,9 @@ fn the_holder_is_told_which_executors_are_unreachable() {
     assert_eq!(rig.sent(), [], "no news");
     rig.event(WorkerEvent::BackEndChecked { executor: 9, is_healthy: false });
     assert_eq!(rig.sent(), [], "there is none");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [unreachable.clone(), alive(1)], "in this order");
-    rig.say(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    rig.receive(2, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert_eq!(rig.sent(), [FromWorker::LeaseUnknown { lease, epoch }], "not the holder");
     rig.request(1, 2, 100);
     assert_eq!(rig.sent()[0], unreachable);
@@ -478,7 +481,7 @@ fn interactive_runs_go_first_up_to_their_share() {
     let mut begun = Vec::new();
     for fence in 10..30 {
         let dispatch = Dispatch { interactive: true, ..rig.a_dispatch(fence) };
-        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.receive(1, ToWorker::Dispatch(Arc::new(dispatch)));
         rig.event(WorkerEvent::Ended { id: running, outcome: completed(), run: None });
         running = rig.started()[0];
         begun.push(running);
@@ -532,7 +535,7 @@ fn a_large_run_is_not_overtaken_forever() {
         let requirement = Requirement { memory_bytes, ..Requirement::default() };
         let spec = Arc::new(TaskSpec { requirement, ..TaskSpec::default() });
         let dispatch = Dispatch { spec, ..rig.a_dispatch(fence) };
-        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.receive(1, ToWorker::Dispatch(Arc::new(dispatch)));
         RunId { scheduler: scheduler(1), fence: Fence(fence) }
     };
     let mut runs: Vec<RunId> = (0..2).map(|_| dispatch(&mut rig, 8_000_000_000)).collect();
@@ -564,9 +567,9 @@ fn shared() -> (Rig, LeaseId) {
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [0]);
     assert!(rig.sent().contains(&FromWorker::RenewEarly { lease, epoch }), "room is made for it");
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
     assert!(rig.sent().contains(&FromWorker::RenewEarly { lease: second, epoch }));
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 1, demand: None });
+    rig.receive(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 1, demand: None });
     (rig, second)
 }
 
@@ -575,23 +578,23 @@ fn two_schedulers_share_a_worker_and_neither_exceeds_its_portion() {
     let (mut rig, second) = shared();
     let long = |rig: &Rig| Dispatch { timeout: secs(1_000), ..rig.a_dispatch(1) };
     let first = RunId { scheduler: scheduler(1), fence: Fence(1) };
-    rig.say(1, ToWorker::Dispatch(Arc::new(long(&rig))));
+    rig.receive(1, ToWorker::Dispatch(Arc::new(long(&rig))));
     assert_eq!(rig.started(), [first]);
     rig.dispatch(2);
     assert_eq!(rig.started(), [], "its portion is in use, although a slot is free");
     let dispatch = Dispatch { lease: second, ..long(&rig) };
-    rig.say(2, ToWorker::Dispatch(Arc::new(dispatch)));
+    rig.receive(2, ToWorker::Dispatch(Arc::new(dispatch)));
     assert_eq!(rig.started(), [RunId { scheduler: scheduler(2), fence: Fence(1) }]);
 
     // When the first has vanished, the second gets all of the worker after the TTL.
     let epoch = Epoch(7);
     rig.now = rig.now + secs(99);
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand: None });
+    rig.receive(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand: None });
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [1]);
     rig.wake(secs(1));
     assert_eq!(rig.stopped(), [first], "its lease has ended");
     rig.event(WorkerEvent::Ended { id: first, outcome: completed(), run: None });
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 3, demand: None });
+    rig.receive(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 3, demand: None });
     assert_eq!(rig.machine.limit_of(scheduler(2)).unwrap().slots, [2]);
 }
 
@@ -604,19 +607,19 @@ fn a_waiting_run_outside_the_portion_does_not_begin() {
     let spec = Arc::new(TaskSpec { requirement: small, ..TaskSpec::default() });
     rig.dispatch(1);
     let waits = Dispatch { spec, ..rig.a_dispatch(2) };
-    rig.say(1, ToWorker::Dispatch(Arc::new(waits)));
+    rig.receive(1, ToWorker::Dispatch(Arc::new(waits)));
     // The other one needs most of the memory, and has waited longer than a turn.
     let large = Requirement { memory_bytes: 6 << 30, ..Requirement::default() };
     let demand = Some(Arc::new(large));
-    rig.say(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand });
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, demand: None });
+    rig.receive(2, ToWorker::Heartbeat { lease: second, epoch, nonce: 2, demand });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 2, demand: None });
     assert_eq!(rig.stopped(), [], "the run continues");
     let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
     rig.event(WorkerEvent::Ended { id: id(1), outcome: completed(), run: None });
     assert_eq!(rig.started(), []);
     // It begins when the lease has grown again.
-    rig.say(2, ToWorker::ReleaseLease { lease: second, epoch });
-    rig.say(1, ToWorker::Heartbeat { lease, epoch, nonce: 3, demand: None });
+    rig.receive(2, ToWorker::ReleaseLease { lease: second, epoch });
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 3, demand: None });
     assert_eq!(rig.started(), [id(2)]);
 }
 
@@ -629,6 +632,6 @@ fn a_leaving_worker_tells_all_holders() {
     assert_eq!(rig.step.persist, [WorkerRecord::Left(Leaving { epoch, holders })]);
     let left = |lease| FromWorker::Left { epoch, lease: Some(lease) };
     assert_eq!(rig.sent(), [left(lease), left(second)]);
-    rig.say(1, ToWorker::ReleaseLease { lease, epoch });
+    rig.receive(1, ToWorker::ReleaseLease { lease, epoch });
     assert!(rig.machine.unreleased_holders().eq([scheduler(2)]));
 }

@@ -19,7 +19,7 @@ fn found(rig: &mut Rig, n: u8) -> u64 {
 }
 
 fn request(rig: &Rig, n: u8) -> Option<u64> {
-    rig.told(n).iter().rev().find_map(|told| match told {
+    rig.sent_to(n).iter().rev().find_map(|told| match told {
         ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(*request),
         _ => None,
     })
@@ -28,14 +28,14 @@ fn request(rig: &Rig, n: u8) -> Option<u64> {
 fn grant(rig: &mut Rig, n: u8, request: u64, ttl: Span) {
     let lease = LeaseId::new(rig.now, &mut Rng::new(request));
     let holding = Vec::new();
-    rig.say(
+    rig.receive(
         n,
         FromWorker::LeaseGranted { request, lease, epoch: Epoch(1), ttl, portion: None, holding },
     );
 }
 
 fn heartbeats(rig: &Rig, n: u8) -> usize {
-    rig.told(n).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
+    rig.sent_to(n).iter().filter(|told| matches!(told, ToWorker::Heartbeat { .. })).count()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_worker_gets_no_tasks_before_its_lease_and_only_the_newest_request_counts() 
     grant(&mut rig, 1, first, secs(120));
     assert_eq!((rig.scheduler.lease_of(worker_id(1)), rig.dispatches().len()), (None, 0), "late");
     let refusal = Refusal::without_amount(RefusalKind::Busy);
-    rig.say(1, FromWorker::LeaseRefused { request: second, refusal });
+    rig.receive(1, FromWorker::LeaseRefused { request: second, refusal });
     rig.wait(secs(30));
     let third = request(&rig, 1).expect("a refusal is not permanent");
     grant(&mut rig, 1, third, secs(120));
@@ -140,7 +140,7 @@ fn equal_workers_get_consecutive_tasks_in_turn() {
         let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
         let run = Span::from_millis(50 + 37 * (at * 7 % 10));
         let outcome = completed();
-        rig.say(assignment.n(), FromWorker::Finished { attempt, fence, run, outcome });
+        rig.receive(assignment.n(), FromWorker::Finished { attempt, fence, run, outcome });
     }
     assert!(counts.iter().all(|count| (15..=25).contains(count)), "{counts:?}");
 }
@@ -236,7 +236,7 @@ fn one_lost_message_does_not_make_a_worker_unresponsive() {
     rig.now = rig.now + secs(2);
     // The first worker sends a message about another task: only the dispatch was lost.
     let nobody = AttemptId { task: second.dispatch.attempt.task, number: 9 };
-    rig.say(first.n(), FromWorker::Accepted { attempt: nobody, fence: Fence(1) });
+    rig.receive(first.n(), FromWorker::Accepted { attempt: nobody, fence: Fence(1) });
     rig.wait(secs(3));
     let again = rig.dispatches();
     assert_eq!(again.len(), 1);
@@ -323,13 +323,13 @@ fn a_worker_that_does_not_know_its_lease_or_disconnects_loses_its_tasks() {
         rig.silence(1);
         let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
         let wrong = FromWorker::LeaseUnknown { lease: lease.lease, epoch: Epoch(9) };
-        rig.say(1, wrong);
+        rig.receive(1, wrong);
         assert!(rig.scheduler.lease_of(worker_id(1)).is_some(), "of another incarnation");
         if hangs_up {
             rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
         } else {
             let (lease, epoch) = (lease.lease, lease.epoch);
-            rig.say(1, FromWorker::LeaseUnknown { lease, epoch });
+            rig.receive(1, FromWorker::LeaseUnknown { lease, epoch });
         }
         assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
         assert!(rig.is_cancelled(&assignment) && rig.view(id).last_error.is_some());
@@ -400,14 +400,14 @@ fn a_replaced_connection_uses_up_no_attempt() {
     let (id, assignment) = rig.dispatched(task());
     rig.start(&assignment);
     rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
-    let asked = rig.told(1);
+    let asked = rig.sent_to(1);
     assert!(matches!(asked[..], [ToWorker::Heartbeat { .. }]), "sent at once: {asked:?}");
     assert_eq!((rig.view(id).state, rig.view(id).attempts), (TaskState::Running, 1));
 
     // Pieces of output are sent once, and some may be missing.
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let piece = Payload::from(&b"piece"[..]);
-    rig.say(1, FromWorker::Output { attempt, fence, piece });
+    rig.receive(1, FromWorker::Output { attempt, fence, piece });
     rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
     assert!(rig.is_cancelled(&assignment));
     assert_eq!((rig.stored(id).failures, rig.stored(id).failed.len()), (0, 1));
@@ -426,7 +426,7 @@ fn a_new_incarnation_behind_a_replaced_connection_has_lost_the_attempts() {
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
     rig.silence(1);
     rig.event(SchedulerEvent::WorkerReconnected(worker_id(1)));
-    rig.say(1, FromWorker::LeaseUnknown { lease: lease.lease, epoch: lease.epoch });
+    rig.receive(1, FromWorker::LeaseUnknown { lease: lease.lease, epoch: lease.epoch });
     assert_eq!(rig.stored(id).failures, 1);
 }
 
@@ -440,9 +440,9 @@ fn a_worker_that_stops_gracefully_uses_up_no_attempt() {
     let lease = rig.scheduler.lease_of(worker_id(1)).unwrap();
     let left = FromWorker::Left { epoch: lease.epoch, lease: Some(lease.lease) };
     rig.silence(1);
-    rig.say(1, left.clone());
+    rig.receive(1, left.clone());
     let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
-    assert!(rig.told(1).contains(&release), "it waits for this");
+    assert!(rig.sent_to(1).contains(&release), "it waits for this");
     assert_eq!(rig.scheduler.lease_of(worker_id(1)), None);
     rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
     let workers = rig.scheduler.workers(rig.now);
@@ -459,7 +459,7 @@ fn a_worker_that_stops_gracefully_uses_up_no_attempt() {
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
     let asked = request(&rig, 1).expect("a lease is requested");
     let (lease, ttl) = (LeaseId::new(rig.now, &mut Rng::new(1)), secs(100));
-    rig.say(
+    rig.receive(
         1,
         FromWorker::LeaseGranted {
             request: asked,
@@ -471,7 +471,7 @@ fn a_worker_that_stops_gracefully_uses_up_no_attempt() {
         },
     );
     let tasks = [rig.submit(task()), rig.submit(task())];
-    rig.say(1, left);
+    rig.receive(1, left);
     let here = |id: &TaskId| rig.view(*id).worker == Some(worker_id(1));
     assert!(tasks.iter().any(here), "it keeps its tasks");
     assert!(rig.scheduler.lease_of(worker_id(1)).is_some());
@@ -485,7 +485,7 @@ fn a_grant_overtaken_by_a_graceful_stop_is_ignored() {
         let asked = found(&mut rig, 1);
         if overtaken {
             let lease = hypha_model::LeaseId::new(rig.now, &mut hypha_model::Rng::new(1));
-            rig.say(1, FromWorker::Left { epoch: Epoch(1), lease: Some(lease) });
+            rig.receive(1, FromWorker::Left { epoch: Epoch(1), lease: Some(lease) });
         }
         grant(&mut rig, 1, asked, secs(120));
         assert_eq!(rig.scheduler.lease_of(worker_id(1)).is_none(), overtaken);
@@ -503,7 +503,7 @@ fn a_graceful_stop_while_the_scheduler_is_down_uses_up_no_attempt() {
         rig.silence(1);
         rig.restart();
         if in_order {
-            rig.say(1, FromWorker::Left { epoch: Epoch(1), lease: None });
+            rig.receive(1, FromWorker::Left { epoch: Epoch(1), lease: None });
         }
         let asked = found(&mut rig, 1);
         grant(&mut rig, 1, asked, secs(120));
@@ -546,7 +546,7 @@ fn a_removed_worker_finishes_its_attempts_and_is_forgotten() {
         assert!(rig.disk.image.workers.is_empty(), "{what}");
         assert!(rig.scheduler.workers(rig.now).is_empty(), "{what}");
         let release = ToWorker::ReleaseLease { lease: lease.lease, epoch: lease.epoch };
-        assert_eq!(rig.told(1).contains(&release), what != "lost", "{what}");
+        assert_eq!(rig.sent_to(1).contains(&release), what != "lost", "{what}");
         assert_eq!(rig.ask(Command::RemoveWorker(worker_id(1))), Reply::WorkerRemoved(false));
     }
 }
@@ -555,7 +555,7 @@ fn a_removed_worker_finishes_its_attempts_and_is_forgotten() {
 #[test]
 fn removed_workers_are_listed_with_their_times_the_latest_first() {
     let mut rig = Rig::with_workers(&[1, 2]);
-    let told = |rig: &Rig| -> Vec<_> {
+    let removed_workers = |rig: &Rig| -> Vec<_> {
         let views = rig.scheduler.removed_workers().into_iter();
         views.map(|view| (view.id, view.at, view.worker.map(|worker| worker.id))).collect()
     };
@@ -569,19 +569,27 @@ fn removed_workers_are_listed_with_their_times_the_latest_first() {
     rig.wait(secs(1));
     let second = rig.now;
     rig.ask(Command::RemoveWorker(idle));
-    assert_eq!(told(&rig), [(idle, second, Some(idle))], "the other one has an attempt left");
+    assert_eq!(
+        removed_workers(&rig),
+        [(idle, second, Some(idle))],
+        "the other one has an attempt left"
+    );
     rig.wait(secs(1));
     assert_eq!(rig.ask(Command::RemoveWorker(busy)), Reply::WorkerRemoved(true));
     assert_eq!(rig.scheduler.removed_at(busy), Some(first), "a repeat changes nothing");
     rig.finish(&assignment);
-    assert_eq!(told(&rig), [(idle, second, Some(idle)), (busy, first, Some(busy))]);
+    assert_eq!(removed_workers(&rig), [(idle, second, Some(idle)), (busy, first, Some(busy))]);
     rig.restart();
-    assert_eq!(told(&rig), [(idle, second, None), (busy, first, None)], "not found since");
+    assert_eq!(
+        removed_workers(&rig),
+        [(idle, second, None), (busy, first, None)],
+        "not found since"
+    );
     rig.event(SchedulerEvent::WorkerFound(Arc::new(worker(1))));
-    let known = told(&rig).into_iter().filter_map(|(_, _, worker)| worker);
+    let known = removed_workers(&rig).into_iter().filter_map(|(_, _, worker)| worker);
     assert_eq!(known.collect::<Vec<_>>(), [worker_id(1)]);
     rig.ask(Command::ReadmitWorker(idle));
-    assert_eq!(told(&rig).len(), 1);
+    assert_eq!(removed_workers(&rig).len(), 1);
     assert_eq!(rig.scheduler.removed_at(idle), None);
 }
 
@@ -592,7 +600,7 @@ fn an_idle_worker_is_removed_at_once_and_its_late_grant_is_released() {
     rig.ask(Command::RemoveWorker(worker_id(1)));
     assert!(rig.disk.image.workers.is_empty());
     grant(&mut rig, 1, request, secs(120));
-    assert!(matches!(rig.told(1)[..], [ToWorker::ReleaseLease { .. }]));
+    assert!(matches!(rig.sent_to(1)[..], [ToWorker::ReleaseLease { .. }]));
 }
 
 #[test]

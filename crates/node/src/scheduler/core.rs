@@ -51,9 +51,10 @@ impl SchedulerCore {
             }
             other => Some(other),
         });
-        self.machine.step_events(
-            unseen.map(|message| SchedulerEvent::WorkerMessageReceived { worker, message }),
-        );
+        self.machine.step_events(unseen.map(|message| SchedulerEvent::WorkerMessageReceived {
+            worker,
+            message: message.into(),
+        }));
     }
 
     /// Executes a command; the reply comes when its records are durable.

@@ -1,6 +1,6 @@
 //! The host of the worker's machine: the channels to schedulers, the runs, and the files with its epoch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::runners::{Runners, Stopper};
+use super::start_reports::StartReports;
 use super::{channels::Outbox, epoch};
 use crate::crash::{CrashPoint, crash_point};
 use crate::machine_loop::{MachineHost, MachineLoop};
@@ -26,10 +27,6 @@ pub(super) const MAX_EVENTS: usize = 4_096;
 /// How long a scheduler may take to acknowledge that this worker leaves: some round trips. After that, the next
 /// incarnation reports it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The start of a call to a back end that ends sooner is not reported, as in a scheduler's own calls: it would cost a
-/// frame each way and a step of the scheduler, and the report of the end has the run time.
-const START_REPORT_DELAY: Duration = Duration::from_millis(5);
 
 /// An input of the worker's loop.
 pub(super) enum WorkerInput {
@@ -58,24 +55,13 @@ pub(super) struct WorkerHost {
     pub(super) local: mpsc::Sender<FromWorker>,
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
     pub(super) runs: HashMap<RunId, ActiveRun>,
-    pub(super) starts: UnreportedStarts,
-}
-
-/// Calls whose start has not been reported, in the order in which they began, including those that have ended.
-#[derive(Default)]
-pub(super) struct UnreportedStarts {
-    begun: VecDeque<(Instant, RunId)>,
-    /// Whether [`WorkerInput::StartsDue`] is scheduled. One timer serves all calls: one for each would cost as much as
-    /// the message.
-    is_timed: bool,
+    pub(super) starts: StartReports,
 }
 
 /// A run that has not ended.
 pub(super) struct ActiveRun {
     attempt: AttemptId,
     stopper: Stopper,
-    /// Whether its start is still to be reported.
-    is_start_unreported: bool,
 }
 
 /// The files in which a worker keeps its epoch.
@@ -131,6 +117,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
             WorkerInput::Output(id, piece) => self.forward_output(id, piece),
             WorkerInput::Ended(id, outcome) => {
                 self.runs.remove(&id);
+                self.starts.take(id);
                 events.push(WorkerEvent::Ended { id, outcome, run: None });
             }
             WorkerInput::StartsDue => self.report_starts(),
@@ -149,7 +136,10 @@ impl MachineHost<WorkerMachine> for WorkerHost {
         while let Some(effect) = effects.next() {
             match effect {
                 // Reported later if the call takes a while.
-                WorkerEffect::Send(sent) if self.begins_call(&sent, effects.peek()) => {}
+                WorkerEffect::Send(sent)
+                    if StartReports::is_deferred(&sent, effects.peek(), |executor| {
+                        self.runners.is_call(executor)
+                    }) => {}
                 WorkerEffect::Send(sent) => self.send(sent).await,
                 WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }) => {
                     // Runs that take no time end here, and may let other runs begin.
@@ -158,13 +148,12 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                         continue;
                     }
                     let (runners, out) = (Arc::clone(&self.runners), self.events.clone());
-                    let (attempt, is_start_unreported) =
-                        (dispatch.attempt, runners.is_call(executor));
+                    let (attempt, is_call) = (dispatch.attempt, runners.is_call(executor));
                     let stopper = runners.start(id, executor, dispatch, devices, out);
-                    self.runs.insert(id, ActiveRun { attempt, stopper, is_start_unreported });
-                    if is_start_unreported {
-                        self.starts.begun.push_back((Instant::now(), id));
-                        self.schedule_start_reports(START_REPORT_DELAY);
+                    self.runs.insert(id, ActiveRun { attempt, stopper });
+                    if is_call {
+                        let due = self.starts.add(id, attempt, Instant::now());
+                        self.schedule_start_reports(due);
                     }
                 }
                 WorkerEffect::Run(RunCommand::Stop(id)) => match self.runs.get(&id) {
@@ -189,7 +178,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 }
 
-/// UnreportedStarts the next incarnation of a worker. Returns its machine with its first step.
+/// Starts the next incarnation of a worker. Returns its machine with its first step.
 pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,
@@ -202,47 +191,25 @@ pub(super) fn start(
 }
 
 impl WorkerHost {
-    /// Whether this message reports the start of a run, and the run, which is started next, is a call to a back end.
-    fn begins_call(&self, sent: &OutgoingMessage, next: Option<&WorkerEffect>) -> bool {
-        match (&sent.message, next) {
-            (
-                FromWorker::Started { fence, .. },
-                Some(WorkerEffect::Run(RunCommand::Start { id, executor, .. })),
-            ) => (id.scheduler, id.fence) == (sent.to, *fence) && self.runners.is_call(*executor),
-            _ => false,
-        }
-    }
-
     /// Reports the starts of calls that have run for a while.
     fn report_starts(&mut self) {
-        self.starts.is_timed = false;
-        while let Some((since, id)) = self.starts.begun.front().copied() {
-            let left = START_REPORT_DELAY.saturating_sub(since.elapsed());
-            if !left.is_zero() {
-                return self.schedule_start_reports(left);
-            }
-            self.starts.begun.pop_front();
-            self.report_start(id);
-        }
+        let (due, next) = self.starts.take_due(Instant::now());
+        due.into_iter().for_each(|id| self.report_start(id));
+        self.schedule_start_reports(next);
     }
 
-    fn schedule_start_reports(&mut self, after: Duration) {
-        if !std::mem::replace(&mut self.starts.is_timed, true) {
-            let events = self.events.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(after).await;
-                let _ = events.send(WorkerInput::StartsDue).await;
-            });
-        }
+    fn schedule_start_reports(&self, after: Option<Duration>) {
+        let Some(after) = after else { return };
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let _ = events.send(WorkerInput::StartsDue).await;
+        });
     }
 
-    /// Reports the start of a run, if that has not been done.
+    /// Reports the start of a run, if that is still to be done.
     fn report_start(&mut self, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        if !std::mem::take(&mut run.is_start_unreported) {
-            return;
-        }
-        let message = FromWorker::Started { attempt: run.attempt, fence: id.fence };
+        let Some(message) = self.starts.take(id) else { return };
         // If there is no room for it, the report of its end implies the start.
         let _ = match self.outboxes.get(&id.scheduler) {
             Some(outbox) => outbox.messages.try_send(message),

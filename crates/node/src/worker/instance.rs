@@ -64,7 +64,7 @@ struct TaskEntry {
 }
 
 impl LocalInstance {
-    /// UnreportedStarts the instance. The machine's messages to it come through `messages`.
+    /// Starts the instance. The machine's messages to it come through `messages`.
     pub(super) fn start(
         worker: Arc<Worker>,
         model: Name,

@@ -114,7 +114,7 @@ impl Runners {
         }
     }
 
-    /// UnreportedStarts a run; its progress, its output and its outcome go to `events`.
+    /// Starts a run; its progress, its output and its outcome go to `events`.
     pub(super) fn start(
         self: Arc<Self>,
         id: RunId,

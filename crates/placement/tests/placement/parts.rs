@@ -23,14 +23,14 @@ fn a_plan_is_bounded_and_the_next_plans_continue() {
         let mut fixture = Fixture::new(strategy);
         let tasks: Vec<TaskRef> = (0..MANY).map(|_| fixture.arrive(TaskSpec::default())).collect();
         fixture.join(wide());
-        let (mut given, mut plans) = (0, 0);
-        while given < MANY {
+        let (mut dispatched, mut plans) = (0, 0);
+        while dispatched < MANY {
             let actions = fixture.plan();
-            assert!(!actions.is_empty() && actions.len() <= 2 * MOST, "{strategy}: {given}");
-            given += actions.iter().filter(|it| matches!(it, Action::Dispatch { .. })).count();
+            assert!(!actions.is_empty() && actions.len() <= 2 * MOST, "{strategy}: {dispatched}");
+            dispatched += actions.iter().filter(|it| matches!(it, Action::Dispatch { .. })).count();
             plans += 1;
             let again = fixture.placement.plan_at();
-            assert!(given == MANY || again == Some(fixture.now), "{strategy}: {again:?}");
+            assert!(dispatched == MANY || again == Some(fixture.now), "{strategy}: {again:?}");
         }
         assert!(plans >= MANY / MOST, "{strategy}: {plans} plans");
         assert!(tasks.iter().all(|task| fixture.placement.worker_of(*task) == Some(WorkerSlot(0))));

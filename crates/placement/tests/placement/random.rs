@@ -245,9 +245,9 @@ impl Scenario {
 
     fn remove(&mut self, slot: WorkerSlot) {
         // Usually dispatched tasks are taken back first; a careless caller must not lose any either.
-        let given: Vec<TaskRef> = self.tasks_at(|at| at == Location::Dispatched(slot));
+        let in_flight: Vec<TaskRef> = self.tasks_at(|at| at == Location::Dispatched(slot));
         if self.rng.chance(0.7) {
-            for task in given {
+            for task in in_flight {
                 self.placement.finish(task, AttemptEnd::Withdrawn, self.now);
                 self.tasks.remove(&task);
                 self.free.push(task);
@@ -334,9 +334,9 @@ impl Scenario {
                 }
             }
             65..83 => {
-                let given = self.any_task(|at| matches!(at, Location::Dispatched(_)));
+                let in_flight = self.any_task(|at| matches!(at, Location::Dispatched(_)));
                 let any = self.any_task(|_| true);
-                let task = if self.rng.chance(0.8) { given } else { any };
+                let task = if self.rng.chance(0.8) { in_flight } else { any };
                 task.into_iter().for_each(|task| self.finish(task));
             }
             83..88 => {
@@ -423,8 +423,8 @@ impl Scenario {
             };
             assert_eq!(self.placement.worker_of(*task), expected, "{task:?} {:?}", known.at);
         }
-        let given = self.tasks_at(|at| matches!(at, Location::Dispatched(_)));
-        assert!(self.preferences.max_in_flight.is_none_or(|most| given.len() <= most as usize));
+        let in_flight = self.tasks_at(|at| matches!(at, Location::Dispatched(_)));
+        assert!(self.preferences.max_in_flight.is_none_or(|most| in_flight.len() <= most as usize));
         for (slot, (worker, ..)) in &self.workers {
             self.check_worker(*slot, worker);
         }
@@ -432,18 +432,18 @@ impl Scenario {
 
     fn check_worker(&self, slot: WorkerSlot, worker: &Worker) {
         let view = self.placement.view(slot, self.now).unwrap();
-        let given = self.tasks_at(|at| at == Location::Dispatched(slot));
+        let in_flight = self.tasks_at(|at| at == Location::Dispatched(slot));
         let mut dispatched = self.placement.dispatched_to(slot);
         dispatched.sort();
-        assert_eq!(dispatched, given);
-        assert_eq!(view.in_flight as usize, given.len());
+        assert_eq!(dispatched, in_flight);
+        assert_eq!(view.in_flight as usize, in_flight.len());
         assert_eq!(view.queued as usize, self.tasks_at(|at| at == Location::Bound(slot)).len());
         let at_once: u32 =
             worker.executors.iter().map(|executor| executor.concurrency.max(1)).sum();
         assert!(view.running <= at_once && view.running <= view.in_flight);
         // Running tasks are among the dispatched; if even all of those fit, nothing can be booked twice.
         let asked = |amount: fn(&Requirement) -> u64| -> u64 {
-            given.iter().map(|task| amount(&self.tasks[task].request.spec.requirement)).sum()
+            in_flight.iter().map(|task| amount(&self.tasks[task].request.spec.requirement)).sum()
         };
         let used = view.utilisation;
         for (used, asked, total) in [
@@ -455,7 +455,7 @@ impl Scenario {
             assert!(used * total as f64 <= asked as f64 * (1.0 + 1e-9));
         }
         // A worker without dispatched tasks runs none.
-        if given.is_empty() {
+        if in_flight.is_empty() {
             assert_eq!(view.running, 0);
         }
     }

@@ -262,11 +262,11 @@ fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
             fixture.arrive(spec_of(1.0));
             fixture.later(1.0);
             fixture.complete(running, 1.0);
-            let given = fixture.plan().into_iter().find_map(|action| match action {
+            let next = fixture.plan().into_iter().find_map(|action| match action {
                 Action::Dispatch { task, .. } => Some(task),
                 _ => None,
             });
-            running = given.expect("each plan dispatches one");
+            running = next.expect("each plan dispatches one");
             begun.push(running);
         }
         for task in bound {
@@ -279,4 +279,57 @@ fn bound_tasks_are_dispatched_although_the_queue_never_empties() {
         let from_queue = begun.iter().take(12).filter(|task| task.0 > 6).count();
         assert!(from_queue >= 5, "the queue is served, too: {begun:?}");
     }
+}
+
+/// Tasks that are bound to a worker begin although later ones keep arriving in the queue, more than the worker can run.
+#[test]
+fn bound_tasks_start_although_the_queue_is_never_empty() {
+    for strategy in [Strategy::Fifo, Strategy::BestFit, Strategy::default()] {
+        let mut world = World::new(strategy, 1);
+        let mut bound = Vec::new();
+        for at in 0..200 {
+            let mut request = world.fixture.request(of(8, 1.0, 0));
+            request.bind_at_once = at % 5 == 0;
+            let task = world.fixture.arrive_with(request);
+            if at % 5 == 0 {
+                bound.push((at, task));
+            }
+            world.runs_ms.insert(task, 1_000);
+            world.plan();
+            // Three at once, a second each: it would have to be 333.
+            world.until(world.at_ms + 250);
+        }
+        // After 50 s, the tasks of the first 35 s have begun, with some seconds to spare.
+        for (at, task) in bound.into_iter().filter(|(at, _)| *at < 4 * 30) {
+            assert!(world.has_started(task), "{strategy}: the task that arrived as number {at}");
+        }
+    }
+}
+
+/// Tasks that return from a worker that is lost go before those that arrived later.
+#[test]
+fn tasks_of_a_lost_worker_keep_their_place() {
+    let mut fixture = Fixture::new(Strategy::RoundRobin);
+    let (lost, left) = (fixture.join(worker()), fixture.join(worker()));
+    let tasks = fixture.arrive_many(40);
+    let dispatched = dispatched_tasks(&fixture.plan());
+    let waiting: Vec<TaskRef> =
+        tasks.into_iter().filter(|task| !dispatched.contains(task)).collect();
+    fixture.placement.set_available(lost, false, fixture.now);
+    fixture.placement.release_bound(lost, usize::MAX, fixture.now);
+    let mut begun = dispatched_tasks(&fixture.plan());
+    while let Some(running) = fixture.placement.dispatched_to(left).first().copied() {
+        fixture.later(1.0);
+        fixture.complete(running, 1.0);
+        begun.extend(dispatched_tasks(&fixture.plan()));
+    }
+    assert_eq!(begun, waiting, "in the order of arrival");
+}
+
+fn dispatched_tasks(actions: &[Action]) -> Vec<TaskRef> {
+    let dispatched = |action: &Action| match action {
+        Action::Dispatch { task, .. } => Some(*task),
+        _ => None,
+    };
+    actions.iter().filter_map(dispatched).collect()
 }

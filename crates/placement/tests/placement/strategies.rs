@@ -417,8 +417,8 @@ fn short_tasks_overtake_long_ones_but_not_for_ever() {
         for _ in 0..32 {
             fixture.later(0.1);
             fixture.complete(running, 0.1);
-            let given = dispatched(&fixture.plan());
-            running = TaskRef(given[0].0);
+            let next = dispatched(&fixture.plan());
+            running = TaskRef(next[0].0);
             order.push(running);
         }
         let at = |task| order.iter().position(|other| *other == task).unwrap_or(99);

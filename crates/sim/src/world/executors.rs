@@ -94,11 +94,15 @@ impl Executors {
         Some(run)
     }
 
-    pub(super) fn kill_all(&mut self, now: Time) {
+    /// Ends all runs without an outcome. Returns the indices of their tasks.
+    pub(super) fn kill_all(&mut self, now: Time) -> Vec<usize> {
         self.settle(now);
-        for run in std::mem::take(&mut self.runs).into_values() {
+        let runs = std::mem::take(&mut self.runs).into_values();
+        let kill = |run: RunningTask| {
             self.busy += now.since(run.since);
-        }
+            run.index
+        };
+        runs.map(kill).collect()
     }
 }
 
@@ -120,7 +124,7 @@ impl World {
                     ends: self.now + Span::from_secs_f64(alone_s),
                 };
                 self.checkers.run_began(self.now, id);
-                self.checkers.starvation_task_began(index);
+                self.checkers.starvation_run_began(index);
                 executors.begin_run(id, begun, self.now)
             }
             RunCommand::Stop(id) => {
@@ -149,6 +153,7 @@ impl World {
         if let Some((ends, id)) = self.executors[worker].retime(now) {
             self.events.add(ends, WorldEvent::RunEnds { worker, machine, id });
         }
+        self.checkers.starvation_run_ended(now, run.index, run.stopped);
         let outcome = self.outcome(worker, run);
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {

@@ -121,7 +121,7 @@ impl World {
         let id = self.workers[worker].setup.worker.id;
         self.tell::<Scheduler>(
             scheduler,
-            SchedulerEvent::WorkerMessageReceived { worker: id, message },
+            SchedulerEvent::WorkerMessageReceived { worker: id, message: message.into() },
         )?;
         self.checkers.check_void_result_dropped(void)?;
         self.checkers.check_lease_holders(self.now, &self.schedulers, &self.workers[worker])

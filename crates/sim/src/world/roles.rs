@@ -179,7 +179,11 @@ impl Role for WorkerMachine {
         }
         match is_running {
             true => world.announce(at),
-            false => world.executors[at].kill_all(world.now),
+            false => {
+                for index in world.executors[at].kill_all(world.now) {
+                    world.checkers.starvation_run_ended(world.now, index, true);
+                }
+            }
         }
     }
 }

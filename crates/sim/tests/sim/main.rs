@@ -133,6 +133,16 @@ fn a_large_task_that_starves_in_the_queue_is_noticed() {
 }
 
 #[test]
+fn a_task_that_waits_for_a_lost_worker_is_noticed() {
+    assert_noticed(Mutant::StuckBound, &[Promise::NothingStarves]);
+}
+
+#[test]
+fn a_priority_that_keeps_others_out_is_noticed() {
+    assert_noticed(Mutant::UnagedPriorities, &[Promise::NothingStarves]);
+}
+
+#[test]
 fn an_interactive_request_behind_batches_is_noticed() {
     assert_noticed(Mutant::QueuedInteractive, &[Promise::NothingStarves]);
 }
