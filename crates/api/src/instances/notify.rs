@@ -10,6 +10,7 @@ use axum::response::Response;
 use hypha_engine::InstanceNotification;
 use hypha_model::Payload;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::{self, Envelope, Status};
@@ -34,10 +35,10 @@ pub(crate) struct NotifyBody {
     /// `completed` or `failed`.
     #[serde(default)]
     status: Option<String>,
-    /// The result; fetched from the instance if it is left out.
+    /// The result, kept as it is; fetched from the instance if it is left out.
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
-    result: Option<serde_json::Value>,
+    result: Option<Box<RawValue>>,
     /// The error.
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
@@ -104,7 +105,7 @@ fn accept_notification(
                 task: body.task_id,
                 secret,
                 status: body.status,
-                result: body.result.map(|result| Payload::from(result.to_string().into_bytes())),
+                result: body.result.map(|result| Payload::from(result.get().as_bytes())),
                 error: body.error.map(text),
                 execution_time_ms: body.execution_time,
             });

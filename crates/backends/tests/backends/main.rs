@@ -3,6 +3,7 @@
 
 mod back_end;
 mod back_end_worker;
+mod early_ends;
 mod fake;
 mod instance;
 mod lab;

@@ -9,9 +9,10 @@ use hyper::{Method, Uri};
 use hypha_engine::back_end::{EnqueueOutcome, FetchOutcome, InstanceReport as Verdict};
 use hypha_engine::{Dispatch, Outcome};
 use hypha_model::{Executor, FailureKind, Payload, Span, TaskError, Worker};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::back_end::{get, read_success};
@@ -129,21 +130,42 @@ impl InstanceStatus {
 /// The largest concurrency of an instance: each of its tasks is polled for.
 const MAX_REPLICAS: u32 = 256;
 
+/// A report, before its fields are parsed: a field of another type than expected must not hide the others, and the
+/// result is kept as it is.
+#[derive(Deserialize)]
+struct RawReport<'a> {
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+    /// `null` is a valid result of a task that is done.
+    #[serde(borrow, default, deserialize_with = "even_null")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    execution_time: Option<&'a RawValue>,
+}
+
+fn even_null<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The value of a raw one, if it has the expected type.
+fn parsed<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
 impl InstanceReport {
-    fn read(value: &Value) -> InstanceReport {
-        let result = value.get("result").map(|it| Payload::from(it.to_string().into_bytes()));
-        let error = match &value["error"] {
-            Value::Null => None,
-            Value::String(text) => Some(text.clone()),
-            other => Some(other.to_string()),
-        };
-        InstanceReport {
-            status: value["status"].as_str().map(str::to_owned),
-            // Of a task that is done, `null` is a valid result when the instance itself returns it.
-            result,
-            error,
-            execution_time_ms: value["execution_time"].as_f64(),
-        }
+    fn read(body: &[u8]) -> serde_json::Result<InstanceReport> {
+        let raw: RawReport<'_> = serde_json::from_slice(body)?;
+        let text = |raw: &RawValue| parsed(Some(raw)).unwrap_or_else(|| raw.get().to_owned());
+        Ok(InstanceReport {
+            status: parsed(raw.status),
+            result: raw.result.map(|result| Payload::from(result.get().as_bytes())),
+            error: raw.error.map(text),
+            execution_time_ms: parsed(raw.execution_time),
+        })
     }
 
     /// The meaning of the report for the task.
@@ -190,7 +212,6 @@ impl InstanceClient {
         match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
             Ok(body) => response(EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from))),
-            Err(HttpError::Status { status: 429 | 503, .. }) => response(EnqueueOutcome::Busy),
             Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
                 response(failed(error.into()))
             }
@@ -239,8 +260,8 @@ impl InstanceClient {
         };
         match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
-            Ok(body) => match serde_json::from_slice::<Value>(&body) {
-                Ok(value) => FetchOutcome::Report(InstanceReport::read(&value).verdict()),
+            Ok(body) => match InstanceReport::read(&body) {
+                Ok(report) => FetchOutcome::Report(report.verdict()),
                 Err(_) => FetchOutcome::NoAnswer,
             },
             Err(HttpError::Status { status: 404, .. }) => FetchOutcome::Unknown,
@@ -310,7 +331,8 @@ mod tests {
     #[test]
     fn reports_decide_the_outcome_of_tasks() {
         let check = |value: Value, expected: &str| {
-            let shown = match InstanceReport::read(&value).verdict() {
+            let report = InstanceReport::read(value.to_string().as_bytes()).unwrap();
+            let shown = match report.verdict() {
                 Verdict::Pending => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
                 Verdict::Ended(Outcome::Completed { result }, run) => {
@@ -332,7 +354,15 @@ mod tests {
         check(json!({"status": "running"}), "not yet");
         check(json!({"status": "failed", "error": {"code": 7}}), "failed: {\\\"code\\\":7}");
         check(json!({"status": 7}), "not yet");
-        check(json!("completed"), "not yet");
+        assert!(InstanceReport::read(b"\"completed\"").is_err());
+    }
+
+    #[test]
+    fn result_is_kept_as_it_is() {
+        let odd = r#"{"z": 18446744073709551616, "a": 1.10,  "b": 1e400}"#;
+        let body = format!(r#"{{"result": {odd}, "status": "completed"}}"#);
+        let report = InstanceReport::read(body.as_bytes()).unwrap();
+        assert_eq!(report.result, Some(Payload::from(odd.as_bytes())));
     }
 
     #[test]
