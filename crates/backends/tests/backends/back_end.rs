@@ -113,6 +113,22 @@ async fn http_status_decides_failure_kind() {
 }
 
 #[tokio::test]
+async fn busy_back_end_says_when_to_try_again() {
+    let (address, _) = fake::serve_with(|seen| {
+        let retry_after = String::from_utf8(seen.body.to_vec()).unwrap();
+        (StatusCode::TOO_MANY_REQUESTS, [("retry-after", retry_after)], "later").into_response()
+    })
+    .await;
+    let server = openai(address);
+    for (header, expected) in [("7", Some(7)), ("0", Some(0)), ("Wed, 21 Oct 2026 07:28:00 GMT", None)] {
+        match answer(&server, InputKind::Chat, header).await {
+            CallOutcome::Failed(error) => assert_eq!(error.retry_after_s, expected, "{header}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn malformed_response_fails_and_may_be_retried_elsewhere() {
     let addresses = [
         fake::unused_address().await,

@@ -8,3 +8,4 @@ mod fake;
 mod instance;
 mod lab;
 mod register;
+mod swarmpilot;
