@@ -504,17 +504,22 @@ async fn fault_that_the_back_end_reports_is_passed_on() {
     for (status, body, kind) in cases {
         for request in [r#"{"model":"m"}"#, STREAM] {
             let response = send(&server, CHAT, request);
-            let held = server.memory.wait_for_attempt("m").await;
             let retry_after_s = (status == 429).then_some(7);
             let error = TaskError::new(FailureKind::of_http_status(status), body);
             let error = TaskError { status: Some(status), retry_after_s, ..error };
-            server.memory.fail_with(&held, error);
+            let mut task = None;
+            for _ in 0..attempts_of(error.kind) {
+                let held = server.memory.wait_for_attempt("m").await;
+                task = Some(held.task());
+                server.memory.fail_with(&held, error.clone());
+                pass_retry_backoff(&server);
+            }
             let response = response.await.unwrap();
             assert_eq!(response.status().as_u16(), status);
             let retry_after = response.headers().get("retry-after");
             assert_eq!(retry_after.map(|it| it.to_str().unwrap()), retry_after_s.map(|_| "7"));
             assert_eq!(header(&response, "content-type"), kind);
-            assert_eq!(header(&response, "x-request-id"), held.task().to_string());
+            assert_eq!(header(&response, "x-request-id"), task.unwrap().to_string());
             assert_eq!(response.text().await.unwrap(), body);
         }
     }
@@ -555,10 +560,9 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
     }
 }
 
-/// How many attempts an interactive task has if only one worker could run it, and each fails with this kind.
+/// How many attempts an interactive task has that several workers could run, if each fails with this kind.
 fn attempts_of(kind: FailureKind) -> usize {
     match kind {
-        FailureKind::BackendBusy => 1,
         FailureKind::BackendError => 2,
         kind if kind.is_retryable() => 3,
         _ => 1,

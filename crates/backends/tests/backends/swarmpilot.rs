@@ -26,7 +26,7 @@ async fn start() -> (SocketAddr, Arc<Mutex<Vec<RecordedRequest>>>, Results) {
         match request.path.as_str() {
             "/info" => Json(json!({
                 "status": "success", "timestamp": 1.5, "instance_status": "running", "uptime": 3.0,
-                "deployed_model": {"model_name": "sleep_model", "replicas": 2},
+                "deployed_model": {"model_name": "m", "replicas": 2},
                 "queue_info": {"length_of_queue": 0},
             }))
             .into_response(),
@@ -59,7 +59,7 @@ async fn instance_of_swarmpilot_registers_and_its_tasks_complete() {
     let (address, seen, results) = start().await;
     let mut lab = Lab::new();
     let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
-    assert_eq!(worker.executors[0].models[0].as_str(), "sleep_model");
+    assert_eq!(worker.executors[0].models[0].as_str(), "m");
     assert_eq!(worker.executors[0].concurrency, 2);
     let leased = lab.lease(&worker).await;
     let metadata = Metadata::of_numbers(&[("sleep_time", 2.0)]);
@@ -72,7 +72,7 @@ async fn instance_of_swarmpilot_registers_and_its_tasks_complete() {
     let got = submitted(&seen.lock().unwrap()).remove(0);
     assert_eq!(got["task_input"], json!({"sleep_time": 2}));
     assert_eq!(got["metadata"], json!({"sleep_time": 2.0}));
-    assert_eq!(got["model_name"], "sleep_model");
+    assert_eq!(got["model_name"], "m");
     assert_eq!(got["task_id"], json!(attempt(1).task));
 
     // Its report has no secret: the instance is asked, and what it returns is the result.
