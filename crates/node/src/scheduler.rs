@@ -171,7 +171,9 @@ impl Scheduler {
         let threads = self.api.await;
         self.wake_timer_stop.cancel();
         let _ = self.wake_timer.await;
-        // Calls to back ends break off with their threads: the machine, which is closed now, must not count that.
+        // Connections to back ends break with their threads: no call may take that for a failure, or send its request
+        // again.
+        self.service.http.close();
         drop(threads);
     }
 }

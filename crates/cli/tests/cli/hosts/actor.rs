@@ -106,11 +106,6 @@ impl Browser {
         let body = answer.strip_prefix("200 ").unwrap_or_else(|| panic!("{path}: {answer}"));
         body.to_owned()
     }
-
-    /// The status and the body of the response to a `POST` of JSON, each of one line.
-    pub fn post(&mut self, address: &str, path: &str, body: &str) -> String {
-        ask(&mut self.node, &format!("{address} {path} {body}"))
-    }
 }
 
 fn ask(node: &mut Node, order: &str) -> String {
@@ -215,13 +210,8 @@ fn take_orders(listener: TcpListener, port: u16) {
 
 fn browse() {
     for line in io::stdin().lines().map_while(Result::ok) {
-        let mut parts = line.splitn(3, ' ');
-        let (address, path) = (parts.next().unwrap().parse().unwrap(), parts.next().unwrap());
-        let response = match parts.next() {
-            None => http::get(address, path),
-            Some(body) => http::send(address, &format!("POST {path}"), "", body),
-        };
-        match response {
+        let (address, path) = line.split_once(' ').unwrap();
+        match http::get(address.parse().unwrap(), path) {
             Ok((status, body)) => eprintln!("{ANSWER}{status} {body}"),
             Err(error) => eprintln!("{ANSWER}{}", in_words(&error)),
         }
