@@ -117,9 +117,9 @@ impl HttpError {
         match self {
             HttpError::TooLarge { .. } => FailureKind::LimitExceeded,
             HttpError::Status { status, .. } => FailureKind::of_http_status(*status),
-            HttpError::Lookup { .. } | HttpError::Connect { .. } | HttpError::NotAccepted { .. } => {
-                FailureKind::BackendUnreachable
-            }
+            HttpError::Lookup { .. }
+            | HttpError::Connect { .. }
+            | HttpError::NotAccepted { .. } => FailureKind::BackendUnreachable,
             HttpError::TimedOut(_) => FailureKind::TimedOut,
             HttpError::Address(_)
             | HttpError::NotAllowed(_)

@@ -97,8 +97,8 @@ mod tests {
     use crate::faults::FaultKind;
 
     use FailureKind::{
-        BackendBusy, BackendError, BackendFailed, BackendUnreachable, Interrupted, ProgramFailed, Refused, Returned,
-        WorkerLost,
+        BackendBusy, BackendError, BackendFailed, BackendUnreachable, Interrupted, ProgramFailed,
+        Refused, Returned, WorkerLost,
     };
 
     /// Judges a task with these failures, long after two workers died and a back end died and answered one error.

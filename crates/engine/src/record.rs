@@ -169,7 +169,8 @@ impl FailedAttempts {
         let removed = is_full.then(|| {
             self.iter().position(|failed| !failed.kind.uses_attempt()).unwrap_or_default()
         });
-        let (before, after) = removed.map_or((&self[..], &[][..]), |at| (&self[..at], &self[at + 1..]));
+        let (before, after) =
+            removed.map_or((&self[..], &[][..]), |at| (&self[..at], &self[at + 1..]));
         FailedAttempts(Some(before.iter().chain(after).cloned().chain([last]).collect()))
     }
 }
@@ -353,7 +354,8 @@ mod tests {
         let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
         assert_eq!(numbers, (13..=20).collect::<Vec<_>>());
         for number in 21..=30 {
-            all = all.with(FailedAttempt { kind: FailureKind::BackendBusy, ..failed(number, "busy") });
+            all = all
+                .with(FailedAttempt { kind: FailureKind::BackendBusy, ..failed(number, "busy") });
         }
         let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
         assert_eq!(numbers, [14, 15, 16, 17, 18, 19, 20, 30]);

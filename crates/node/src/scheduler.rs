@@ -148,9 +148,7 @@ impl Scheduler {
         let api = tokio::spawn(async move {
             let stopped = async move { stopped.cancelled().await };
             let served = hypha_api::serve(api, listener, backend, stopped).await;
-            served
-                .inspect_err(|error| tracing::error!("the API is no longer served: {error}"))
-                .ok()
+            served.inspect_err(|error| tracing::error!("the API is no longer served: {error}")).ok()
         });
         Ok(Scheduler { _halt: halt, discovery, service, stop, api, wake_timer_stop, wake_timer })
     }

@@ -120,7 +120,9 @@ async fn busy_back_end_says_when_to_try_again() {
     })
     .await;
     let server = openai(address);
-    for (header, expected) in [("7", Some(7)), ("0", Some(0)), ("Wed, 21 Oct 2026 07:28:00 GMT", None)] {
+    for (header, expected) in
+        [("7", Some(7)), ("0", Some(0)), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+    {
         match answer(&server, InputKind::Chat, header).await {
             CallOutcome::Failed(error) => assert_eq!(error.retry_after_s, expected, "{header}"),
             other => panic!("{other:?}"),

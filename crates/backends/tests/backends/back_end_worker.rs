@@ -246,7 +246,7 @@ fn with_health(
         }
         r#"{"data":[{"id":"m"}]}"#
     };
-    Router::new().route("/v1/models", get(models)).fallback(move || respond())
+    Router::new().route("/v1/models", get(models)).fallback(respond)
 }
 
 /// As a back end that serves one request at a time: the check waits behind a call, and no longer than that.

@@ -46,7 +46,8 @@ async fn response_that_breaks_off_has_failed_if_its_protocol_shows_it() {
     check(head!("{\"n\": 1}"), "/v1", true, true).await;
     check(head!("{\"n\": "), "/v1", true, false).await;
     check(head!("{\"n\": "), "/v1", false, false).await;
-    let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n0\r\n\r\n";
+    let chunked =
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n0\r\n\r\n";
     check(chunked, "/v1", true, false).await;
     check(head!("data: {\"type\":\"response.created\"}\n\n"), "/v1/responses", true, false).await;
     check(head!("data: {\"type\":\"response.failed\"}\n\n"), "/v1/responses", true, true).await;

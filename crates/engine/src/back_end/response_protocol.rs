@@ -46,7 +46,8 @@ impl ResponseProtocol {
         if !is_stream || body.trim_ascii_start().starts_with(b"{") {
             return is_framed || serde_json::from_slice::<IgnoredAny>(body).is_ok();
         }
-        let ends_with = |words: &[&str]| last_event_type(body).is_some_and(|it| words.contains(&&*it));
+        let ends_with =
+            |words: &[&str]| last_event_type(body).is_some_and(|it| words.contains(&&*it));
         match self {
             ResponseProtocol::Json | ResponseProtocol::Unknown => true,
             ResponseProtocol::Completions => {
@@ -111,10 +112,14 @@ mod tests {
                 assert_eq!(is_whole, expected, "{protocol:?} {body:?}");
             }
         };
-        for end in ["data: [DONE]\n\n", "data:[DONE]", "data: [DONE]\r\n\r\n", "data: [DONE]\n\n: bye\n"] {
+        for end in
+            ["data: [DONE]\n\n", "data:[DONE]", "data: [DONE]\r\n\r\n", "data: [DONE]\n\n: bye\n"]
+        {
             check(Completions, &format!("data: {{}}\n\n{end}"), true);
         }
-        for cut in ["", "data: {}\n\n", "data: {}\n\ndata: [DON", "data: [DONE]\n\ndata: {}\n\n", "text"] {
+        for cut in
+            ["", "data: {}\n\n", "data: {}\n\ndata: [DON", "data: [DONE]\n\ndata: {}\n\n", "text"]
+        {
             check(Completions, cut, false);
             check(Unknown, cut, true);
         }

@@ -242,8 +242,7 @@ impl Scheduler {
             // A stored task waits. An interactive one is tried elsewhere; then its client gets the answer of the back
             // end, which says when to try again.
             FailureKind::BackendBusy => {
-                let could_be_free =
-                    |slot| self.placement.can_run_elsewhere(reference, slot);
+                let could_be_free = |slot| self.placement.can_run_elsewhere(reference, slot);
                 is_stored
                     || (times(FailureKind::BackendBusy) + 1 < policy.max_attempts as usize
                         && slot.is_some_and(could_be_free))

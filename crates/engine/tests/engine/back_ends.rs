@@ -28,7 +28,8 @@ fn interactive_error(rig: &Rig, id: TaskId) -> Option<TaskError> {
 /// As a back end that answers 429 for an hour, whatever the policy says about failures.
 #[test]
 fn a_stored_task_waits_for_a_busy_back_end() {
-    let retry = RetryPolicy { max_attempts: 1, retry_on_worker_failure: false, ..Default::default() };
+    let retry =
+        RetryPolicy { max_attempts: 1, retry_on_worker_failure: false, ..Default::default() };
     let mut rig = Rig::new(Settings { retry, ..Settings::default() });
     rig.join(1);
     let (id, mut assignment) = rig.dispatched(task());
@@ -74,7 +75,11 @@ fn an_interactive_task_is_tried_elsewhere_and_then_gets_the_answer() {
     let third = rig.dispatches().remove(0);
     rig.unstored = 0;
     rig.finish_with(&third, Outcome::Failed(answered(429)));
-    assert_eq!(interactive_error(&rig, id), Some(answered(429)), "after as many attempts as it has");
+    assert_eq!(
+        interactive_error(&rig, id),
+        Some(answered(429)),
+        "after as many attempts as it has"
+    );
 
     let mut rig = Rig::with_workers(&[1]);
     rig.unstored = 1;
@@ -119,7 +124,10 @@ fn an_error_of_a_back_end_is_retried_once_elsewhere_and_does_not_quarantine() {
 fn of_several_failures_the_most_significant_is_shown() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, assignment) = rig.dispatched(task());
-    rig.finish_with(&assignment, Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, "no voice")));
+    rig.finish_with(
+        &assignment,
+        Outcome::Failed(TaskError::new(FailureKind::ProgramFailed, "no voice")),
+    );
     pass_backoff(&mut rig, id);
     let assignment = rig.dispatches().remove(0);
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);

@@ -130,3 +130,34 @@ impl MonitoredBackEnd {
         updated
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hypha_backends::{BackEndSettings, Format};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// As a back end that serves one request at a time: its checks are not answered meanwhile.
+    #[tokio::test]
+    async fn back_end_that_works_on_a_call_is_alive() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let mut settings = BackEndSettings::new(url, Format::Openai);
+        settings.check_timeout = Duration::from_millis(50);
+        let (events, mut checks) = mpsc::channel(8);
+        let back_end = BackEnd::new(settings).unwrap();
+        let monitored = MonitoredBackEnd::start(back_end, 0, "e".parse().unwrap(), &events);
+        let call = monitored.call_begins();
+        let mut is_healthy = async || match checks.recv().await {
+            Some(WorkerInput::HealthChecked(0, is_healthy)) => is_healthy,
+            _ => panic!("no health check has ended"),
+        };
+        assert!(is_healthy().await);
+        assert_eq!(monitored.problem(), None);
+        drop(call);
+        monitored.check_soon();
+        assert!(!is_healthy().await, "there is nothing that it could be busy with");
+        assert!(monitored.problem().is_some());
+    }
+}

@@ -318,9 +318,8 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
 pub(crate) fn of_kinds() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let answered = TaskError { status: Some(422), ..TaskError::default() };
-    let is_of_then = |kind: &FailureKind| {
-        !matches!(kind, FailureKind::BackendError | FailureKind::BackendBusy)
-    };
+    let is_of_then =
+        |kind: &FailureKind| !matches!(kind, FailureKind::BackendError | FailureKind::BackendBusy);
     let kinds = FailureKind::ALL.into_iter().filter(is_of_then);
     let errors = kinds.map(|kind| TaskError::new(kind, "out of memory €"));
     let finished =

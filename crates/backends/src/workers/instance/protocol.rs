@@ -212,8 +212,7 @@ impl InstanceClient {
         let response = |enqueued| EnqueueResponse { enqueued, unreachable: None };
         let failed = |error| EnqueueOutcome::Failed(Outcome::Failed(error));
         if let Err(error) = serde_json::from_slice::<IgnoredAny>(dispatch.spec.input.bytes()) {
-            let error =
-                format!("the input is not JSON, which task instances require ({error})");
+            let error = format!("the input is not JSON, which task instances require ({error})");
             return response(failed(TaskError::new(FailureKind::InvalidInput, error)));
         }
         let request = async {
@@ -260,8 +259,7 @@ impl InstanceClient {
     ) -> Result<Bytes, HttpError> {
         let path = if is_submit { "/queue/submit" } else { "/queue/enqueue" };
         let body = self.body(dispatch, model, secret, is_submit);
-        let exchange =
-            self.origin.send(Method::POST, Uri::from_static(path), None, body).await?;
+        let exchange = self.origin.send(Method::POST, Uri::from_static(path), None, body).await?;
         read_success(exchange, MAX_ENQUEUED_BYTES).await
     }
 

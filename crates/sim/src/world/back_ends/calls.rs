@@ -264,9 +264,7 @@ fn error_response(kind: &CallKind, status: u16) -> Response {
     let outcome = Outcome::Failed(TaskError { status: Some(status), ..error });
     match kind {
         CallKind::Run => Response::Ran(outcome),
-        _ => {
-            Response::Enqueued { enqueued: EnqueueOutcome::Failed(outcome), unanswered: false }
-        }
+        _ => Response::Enqueued { enqueued: EnqueueOutcome::Failed(outcome), unanswered: false },
     }
 }
 
