@@ -22,6 +22,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Uses of a connection from other reactors until it is closed: a new one costs as much as some dozens of hand-overs
 /// between threads.
 const MAX_FOREIGN_USES: u32 = 64;
+/// A request into a connection that the back end has closed fails within a round trip, and a little more on a busy
+/// machine. If the connection ends later, the back end may have worked on the request.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 /// Further addresses of one name are not tried.
 const MAX_ADDRESSES: usize = 16;
 /// The longest host name in DNS.
@@ -113,7 +116,7 @@ impl Origin {
     /// Sends a request over an idle connection, or a new one, and waits for the head of the response.
     ///
     /// Many back ends announce that they keep a connection and close it after a response all the same. A request that was
-    /// sent into such a connection is sent again over a new one if no byte of a response came.
+    /// sent into such a connection is sent again over a new one if it ends soon and without a byte of a response.
     pub(crate) async fn send(
         self: &Arc<Origin>,
         method: Method,
@@ -137,11 +140,12 @@ impl Origin {
         };
         let mut request = build();
         while let Some(conn) = self.take_idle() {
+            let sent_at = Instant::now();
             match conn.send(request, Arc::clone(self)).await {
                 Ok(exchange) => return Ok(exchange),
                 // The connection was closed before anything was sent: use the next one.
                 Err(SendError { request: Some(unsent), .. }) => request = unsent,
-                Err(SendError { is_unanswered: true, .. }) => {
+                Err(SendError { is_unanswered: true, .. }) if sent_at.elapsed() < CLOSED_WITHIN => {
                     request = build();
                     break;
                 }

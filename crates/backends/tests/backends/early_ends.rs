@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use hypha_backends::{BackEnd, BackEndSettings, CallOutcome, Format};
 use hypha_model::{FailureKind, InputKind, Payload};
@@ -57,8 +58,11 @@ async fn response_that_breaks_off_has_failed_if_its_protocol_shows_it() {
 }
 
 /// A back end that answers the first request of each connection and announces to keep it. It reads the next request of
-/// the first connection, sends `then`, and closes it.
-async fn closing_after_each_response(then: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+/// the first connection, works for a while, sends `then`, and closes it.
+async fn closing_after_each_response(
+    work: Duration,
+    then: &'static [u8],
+) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let requests = Arc::new(AtomicUsize::new(0));
@@ -66,7 +70,7 @@ async fn closing_after_each_response(then: &'static [u8]) -> (SocketAddr, Arc<At
     tokio::spawn(async move {
         let mut is_first = true;
         while let Ok((stream, _)) = listener.accept().await {
-            let then = std::mem::take(&mut is_first).then_some(then);
+            let then = std::mem::take(&mut is_first).then_some((work, then));
             tokio::spawn(serve_connection(stream, then, Arc::clone(&counted)));
         }
     });
@@ -75,7 +79,7 @@ async fn closing_after_each_response(then: &'static [u8]) -> (SocketAddr, Arc<At
 
 async fn serve_connection(
     mut stream: TcpStream,
-    then: Option<&'static [u8]>,
+    then: Option<(Duration, &'static [u8])>,
     requests: Arc<AtomicUsize>,
 ) {
     let mut read = vec![0; 1 << 16];
@@ -83,7 +87,8 @@ async fn serve_connection(
     while stream.read(&mut read).await.is_ok_and(|count| count > 0) {
         let is_first = requests.fetch_add(1, Ordering::SeqCst) == 0;
         match then {
-            Some(then) if !is_first => {
+            Some((work, then)) if !is_first => {
+                tokio::time::sleep(work).await;
                 let _ = stream.write_all(then).await;
                 return;
             }
@@ -98,20 +103,23 @@ async fn request_that_got_no_byte_on_a_kept_connection_is_sent_again_on_a_new_on
     let server = |address| {
         BackEnd::new(BackEndSettings::new(format!("http://{address}"), Format::Json)).unwrap()
     };
-    let (address, requests) = closing_after_each_response(b"").await;
+    let (address, requests) = closing_after_each_response(Duration::ZERO, b"").await;
     let back_end = server(address);
     for _ in 0..3 {
         assert_eq!(call(&back_end, InputKind::Task, false).await, ok);
     }
     assert_eq!(requests.load(Ordering::SeqCst), 4, "the second was sent twice");
 
-    // The back end has begun to respond: it may have done the work.
-    let (address, requests) = closing_after_each_response(b"HTTP/1.1 200 OK\r\n").await;
-    let back_end = server(address);
-    assert_eq!(call(&back_end, InputKind::Task, false).await, ok);
-    let outcome = call(&back_end, InputKind::Task, false).await;
-    assert!(matches!(outcome, CallOutcome::Failed(_)), "{outcome:?}");
-    assert_eq!(requests.load(Ordering::SeqCst), 2);
+    // The back end has begun to respond, or has had the request for a while: it may have done the work.
+    let begun = closing_after_each_response(Duration::ZERO, b"HTTP/1.1 200 OK\r\n").await;
+    let worked = closing_after_each_response(Duration::from_secs(3), b"").await;
+    for (address, requests) in [begun, worked] {
+        let back_end = server(address);
+        assert_eq!(call(&back_end, InputKind::Task, false).await, ok);
+        let outcome = call(&back_end, InputKind::Task, false).await;
+        assert!(matches!(outcome, CallOutcome::Failed(_)), "{outcome:?}");
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
 }
 
 #[tokio::test]
