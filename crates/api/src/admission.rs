@@ -12,7 +12,8 @@ use crate::settings::Settings;
 const MAX_TOKEN_BYTES: usize = 512;
 
 /// Routes that need no token: they reveal nothing, or require a proof of another kind.
-const PUBLIC_ROUTES: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete"];
+const PUBLIC_ROUTES: [&str; 5] =
+    ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete", "/result/submit"];
 
 /// Identifies the caller of `request` and puts a [`Caller`] into its extensions, or refuses the request.
 pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Result<(), Error> {

@@ -34,6 +34,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .route("/task/query", get(task::query).post(task::query_from_body))
         .route("/notify/task_complete", post(notify::task_complete))
         .route("/notify/task_complete/{secret}", post(notify::task_complete_with_secret))
+        .route("/result/submit", post(notify::result_submitted))
         .method_not_allowed_fallback(wrong_method)
 }
 
@@ -56,6 +57,7 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
         task::query_from_body,
         notify::task_complete,
         notify::task_complete_with_secret,
+        notify::result_submitted,
     ),
     tags((name = "task instances", description = "Queues of task instances, with predicted waiting times"))
 )]
@@ -98,6 +100,7 @@ mod tests {
             "get /queue/info",
             "post /queue/info",
             "post /queue/submit",
+            "post /result/submit",
             "post /scheduler/predict_mode",
             "post /scheduler/set",
             "get /task/query",

@@ -35,7 +35,7 @@ pub use instance::{
     EnqueueError, EnqueueRequest, EnqueueResponse, Instance, InstanceHealth, InstanceResult,
     InstanceSettings, InstanceStatus, InstanceTaskState, serve_instance,
 };
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, ServingThreads, serve};
 pub use service::{
     NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
     ServiceFuture, ServiceUnavailable, SubmitResult,

@@ -50,6 +50,11 @@ impl ReactorPool {
         }])
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Serves a connection in the reactor with the lowest load.
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, serve: F) {
         let load = |reactor: &&Reactor| reactor.load.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Accepts connections and serves HTTP/1.1 on them, with or without TLS, until it is stopped.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,8 +34,9 @@ use crate::{admission, error, routes};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long the TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long requests may continue after the stop.
-const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How long requests may continue after the stop: streams and long polls last longer, and the rest of a graceful stop
+/// must not have to wait for their clients.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The delay after a connection could not be accepted: the cause (no more files) does not go away at once.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -54,14 +56,23 @@ pub enum ServeError {
     Threads(#[from] std::io::Error),
 }
 
-/// Serves all surfaces of a scheduler on `listener` until `stop`; requests in flight then get ten seconds to
-/// end.
+/// The threads that served the connections. Calls to back ends are made on them, and break off when this is dropped.
+pub struct ServingThreads(ReactorPool);
+
+impl fmt::Debug for ServingThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServingThreads").field(&self.0.len()).finish()
+    }
+}
+
+/// Serves all surfaces of a scheduler on `listener` until `stop`; requests in flight then get five seconds to
+/// end. Drop what it returns when the calls that were made for requests have no consequences any more.
 pub async fn serve(
     settings: Settings,
     listener: TcpListener,
     service: Arc<dyn SchedulerApi>,
     stop: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<ServingThreads, ServeError> {
     let tls = settings.tls.as_ref().map(tls_acceptor).transpose()?;
     let (reactors, max_connections) = (ReactorPool::new()?, settings.max_connections);
     let app = AppState::new(service, settings);
@@ -75,7 +86,7 @@ pub async fn serve(
         stop,
     )
     .await;
-    Ok(())
+    Ok(ServingThreads(reactors))
 }
 
 /// A router behind a function that admits or refuses requests. A function, and not a layer: a layer would

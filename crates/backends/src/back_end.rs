@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Method, Uri};
+use hypha_engine::back_end::ResponseProtocol;
 use hypha_model::{InputKind, Name, Payload};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,7 @@ struct Inner {
     max_response_bytes: usize,
     check_timeout: Duration,
     plain: Uri,
+    plain_protocol: ResponseProtocol,
     chat: Uri,
     completion: Uri,
     embedding: Uri,
@@ -139,6 +141,7 @@ impl BackEnd {
             max_response_bytes: config.max_response_bytes,
             check_timeout: config.check_timeout,
             plain: path(target.path.clone())?,
+            plain_protocol: ResponseProtocol::of_path(&target.path),
             chat: under_v1("chat/completions")?,
             completion: under_v1("completions")?,
             embedding: under_v1("embeddings")?,
@@ -205,6 +208,15 @@ impl BackEnd {
         inner.origin.send(Method::POST, path.clone(), authorization, body).await
     }
 
+    /// The protocol of the responses at a route.
+    pub(crate) fn protocol(&self, route: Route) -> ResponseProtocol {
+        match route {
+            Route::Plain => self.0.plain_protocol,
+            Route::Chat | Route::Completion => ResponseProtocol::Completions,
+            Route::Embedding => ResponseProtocol::Json,
+        }
+    }
+
     /// Closes the connections that no request uses.
     pub(crate) fn close_idle(&self) {
         self.0.origin.close_idle();
@@ -260,7 +272,10 @@ pub(crate) async fn read_error(exchange: &mut Exchange) -> HttpError {
     }
     text.truncate(MAX_ERROR_BYTES);
     let body = String::from_utf8_lossy(&text).into_owned();
-    HttpError::Status { status: exchange.status.as_u16(), body }
+    // A date, which the header may also have, is ignored: it is not worth a calendar.
+    let retry_after = exchange.headers.get(RETRY_AFTER);
+    let retry_after_s = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    HttpError::Status { status: exchange.status.as_u16(), body, retry_after_s }
 }
 
 #[cfg(test)]

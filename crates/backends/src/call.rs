@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::header::CONTENT_LENGTH;
+use hypha_engine::back_end::ResponseProtocol;
 use hypha_model::{FailureKind, InputKind, Name, Payload, TaskError};
 
 use crate::back_end::{BackEnd, read_error};
@@ -30,6 +31,7 @@ pub enum CallOutcome {
 pub struct Call {
     state: State,
     stream: bool,
+    protocol: ResponseProtocol,
     limit_bytes: usize,
 }
 
@@ -59,8 +61,10 @@ impl Call {
         stream: bool,
     ) -> Call {
         let limit_bytes = server.max_response_bytes();
+        let mut protocol = ResponseProtocol::Unknown;
         let state = match build_request(server.format(), form, model, input, stream) {
             Ok((route, body)) => {
+                protocol = server.protocol(route);
                 let server = server.clone();
                 State::Sending(Box::pin(async move {
                     let mut exchange = server.post(route, body).await?;
@@ -74,7 +78,7 @@ impl Call {
                 State::Ended(CallOutcome::Failed(TaskError::new(FailureKind::InvalidInput, error)))
             }
         };
-        Call { state, stream, limit_bytes }
+        Call { state, stream, protocol, limit_bytes }
     }
 
     /// The next piece, of a call that was started with `stream`, as the back end sent it; `None` when the call has
@@ -97,8 +101,13 @@ impl Call {
                         }
                     }
                     Ok(None) => {
-                        let payload = std::mem::take(read).into_payload();
-                        self.state = State::Ended(CallOutcome::Completed { payload });
+                        let is_framed = exchange.is_framed();
+                        if self.protocol.is_whole(read.bytes(), self.stream, is_framed) {
+                            let payload = std::mem::take(read).into_payload();
+                            self.state = State::Ended(CallOutcome::Completed { payload });
+                        } else {
+                            self.fail(HttpError::Truncated);
+                        }
                     }
                     Err(error) => self.fail(error),
                 },
@@ -148,6 +157,10 @@ impl ResponseBuffer {
             self.rest.extend_from_slice(&self.first);
         }
         self.rest.extend_from_slice(piece);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.rest.is_empty() { &self.first } else { &self.rest }
     }
 
     fn into_payload(self) -> Payload {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hypha_engine::back_end::HealthCheck;
 use hypha_model::{FailureKind, TaskError};
 use thiserror::Error;
 
@@ -41,9 +42,20 @@ pub enum HttpError {
         /// The system's error.
         reason: String,
     },
+    /// The connection was not accepted in time: the back end is unreachable, or busy.
+    #[error("no connection to {server}: it was not accepted within {within:?}")]
+    NotAccepted {
+        /// The back end.
+        server: String,
+        /// How long was waited.
+        within: Duration,
+    },
     /// The connection ended early, or the response is not HTTP.
     #[error("the connection to the back end failed: {0}")]
     Broken(String),
+    /// The response is not whole, although the connection was closed in order.
+    #[error("the response broke off: the back end closed the connection before the end")]
+    Truncated,
     /// It took too long.
     #[error("the back end did not answer within {0:?}")]
     TimedOut(Duration),
@@ -63,6 +75,8 @@ pub enum HttpError {
         status: u16,
         /// The body of the response.
         body: String,
+        /// Its `Retry-After` in seconds.
+        retry_after_s: Option<u32>,
     },
 }
 
@@ -82,19 +96,35 @@ impl HttpError {
 
     /// Whether no connection was made, so that the back end has not received the request.
     pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, HttpError::Lookup { .. } | HttpError::Connect { .. })
+        matches!(
+            self,
+            HttpError::Lookup { .. } | HttpError::Connect { .. } | HttpError::NotAccepted { .. }
+        )
+    }
+
+    /// What it means as the result of a health check.
+    pub fn health_check(&self) -> HealthCheck {
+        match self {
+            HttpError::TimedOut(_) | HttpError::NotAccepted { .. } => {
+                HealthCheck::TimedOut(self.to_string())
+            }
+            _ => HealthCheck::Failed(self.to_string()),
+        }
     }
 
     /// The failure kind for clients. The one place where errors of back ends become failures of tasks.
     pub(crate) fn kind(&self) -> FailureKind {
         match self {
             HttpError::TooLarge { .. } => FailureKind::LimitExceeded,
-            HttpError::Status { status, .. } => failure_kind(*status),
-            HttpError::Lookup { .. } | HttpError::Connect { .. } => FailureKind::BackendUnreachable,
+            HttpError::Status { status, .. } => FailureKind::of_http_status(*status),
+            HttpError::Lookup { .. }
+            | HttpError::Connect { .. }
+            | HttpError::NotAccepted { .. } => FailureKind::BackendUnreachable,
             HttpError::TimedOut(_) => FailureKind::TimedOut,
             HttpError::Address(_)
             | HttpError::NotAllowed(_)
             | HttpError::Broken(_)
+            | HttpError::Truncated
             | HttpError::Unhealthy(_) => FailureKind::BackendFailed,
         }
     }
@@ -104,20 +134,10 @@ impl From<HttpError> for TaskError {
     fn from(error: HttpError) -> TaskError {
         let kind = error.kind();
         match error {
-            HttpError::Status { status, body } => {
-                TaskError { kind, message: body, status: Some(status) }
+            HttpError::Status { status, body, retry_after_s } => {
+                TaskError { kind, message: body, status: Some(status), retry_after_s }
             }
             error => TaskError::new(kind, error.to_string()),
         }
-    }
-}
-
-/// Whether a status means that the request is at fault, or the back end. 408 and 429 are temporary; 401, 403 and 407
-/// are about the key that the operator gave for the back end.
-fn failure_kind(status: u16) -> FailureKind {
-    match status {
-        401 | 403 | 407 | 408 | 429 | 500.. => FailureKind::BackendFailed,
-        400..500 => FailureKind::InvalidInput,
-        _ => FailureKind::BackendFailed,
     }
 }

@@ -280,6 +280,11 @@ impl HttpWorkers {
         }
     }
 
+    /// Ends all calls without a report: the process stops.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
     /// Handles a notification. Only the secret of an attempt proves that it is authentic; any other notification only
     /// triggers a poll of the instance.
     pub fn notified(&self, notification: InstanceNotification) {
@@ -304,10 +309,16 @@ impl HttpWorkers {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
+impl Inner {
+    fn close(&self) {
         for member in lock(&self.members).values() {
             member.machine.handler().close();
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
     }
 }

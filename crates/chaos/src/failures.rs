@@ -10,6 +10,8 @@ use crate::faults::FaultLog;
 
 /// Attempts that a task has by default.
 const MAX_ATTEMPTS: usize = 3;
+/// A task that gets this many errors from back ends fails, whatever attempts it has left.
+const MAX_BACK_END_ERRORS: usize = 2;
 /// Failed attempts that a scheduler lists, at most.
 const MAX_LISTED: usize = 8;
 
@@ -49,7 +51,10 @@ impl FailureChecker<'_> {
         }
         let mut charged: BTreeMap<&str, Vec<(FailureKind, u64)>> = BTreeMap::new();
         for failure in task.failures.iter().filter(|failure| failure.kind.uses_attempt()) {
-            if !matches!(failure.kind, FailureKind::WorkerLost | FailureKind::BackendFailed) {
+            if !matches!(
+                failure.kind,
+                FailureKind::WorkerLost | FailureKind::BackendFailed | FailureKind::BackendError
+            ) {
                 return Some("failed with a kind that no fault of the run causes");
             }
             let Some(at) = rfc3339::parse(&failure.at) else {
@@ -73,6 +78,10 @@ impl FailureChecker<'_> {
             }
         }
         let used = charged.values().map(Vec::len).sum::<usize>();
+        let errors = task.failures.iter().filter(|it| it.kind == FailureKind::BackendError).count();
+        if errors >= MAX_BACK_END_ERRORS && !task.completed {
+            return None;
+        }
         match task.completed {
             true if used >= MAX_ATTEMPTS => Some("completed with more attempts than it has"),
             // Failures that are no longer listed may have used up attempts.
@@ -88,8 +97,8 @@ mod tests {
     use crate::faults::FaultKind;
 
     use FailureKind::{
-        BackendFailed, BackendUnreachable, Interrupted, ProgramFailed, Refused, Returned,
-        WorkerLost,
+        BackendBusy, BackendError, BackendFailed, BackendUnreachable, Interrupted, ProgramFailed,
+        Refused, Returned, WorkerLost,
     };
 
     /// Judges a task with these failures, long after two workers died and a back end died and answered one error.
@@ -125,7 +134,8 @@ mod tests {
             None,
             "it died, and answered an error"
         );
-        for kind in [Interrupted, Returned, Refused, BackendUnreachable] {
+        assert_eq!(judge(false, &[(back_end, BackendError); 2]), None, "the second error is final");
+        for kind in [Interrupted, Returned, Refused, BackendUnreachable, BackendBusy] {
             assert_eq!(judge(true, &[(three, kind); 7]), None, "{kind} uses up no attempt");
         }
     }
@@ -145,6 +155,7 @@ mod tests {
         check(true, &[(one, ProgramFailed)], "no fault of the run causes");
         check(false, &[(one, WorkerLost), (two, WorkerLost)], "attempts left");
         check(false, &[(three, Interrupted); 3], "attempts left");
+        check(false, &[(back_end, BackendError)], "attempts left");
         let three_faults = [(one, WorkerLost), (two, WorkerLost), (back_end, BackendFailed)];
         check(true, &three_faults, "more attempts than it has");
     }

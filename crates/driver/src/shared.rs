@@ -183,6 +183,11 @@ where
         false
     }
 
+    /// Stops the machine at once: it takes no more events. What was not durable by now may be lost, as in a crash.
+    pub fn halt(&self, why: &str) {
+        lock(&self.guarded).stopped.get_or_insert_with(|| Stopped(why.into()));
+    }
+
     /// Releases the lock, begins to commit the pending records, and carries out the effects that do not depend on them.
     fn unlock_and_commit(self: &Arc<Self>, mut guarded: MutexGuard<'_, Guarded<M, C::Requester>>) {
         let sealed = self.begin_commit(&mut guarded);

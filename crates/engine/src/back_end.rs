@@ -3,6 +3,7 @@
 
 mod health;
 mod instance_run;
+mod response_protocol;
 
 use hypha_model::Span;
 
@@ -14,13 +15,14 @@ pub use instance_run::{
     EnqueueOutcome, FetchOutcome, InstanceHandle, InstanceReport, InstanceRun, NextAction,
     RunSettings, RunUpdate,
 };
+pub use response_protocol::ResponseProtocol;
 
 /// How a run at a back end ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunEnd {
     /// With this outcome, after the run time that the back end reports, if it reports one.
     Outcome(Outcome, Option<Span>),
-    /// The back end has not accepted it: it is overloaded.
+    /// The back end does not have it: it was not enqueued, or was lost while the scheduler was down.
     Declined,
 }
 

@@ -30,6 +30,8 @@ pub enum Mutant {
     DroppedRetry,
     /// An interruption by the scheduler itself uses up an attempt.
     CountedInterruption,
+    /// A back end that has too much to do uses up an attempt.
+    CountedBusy,
     /// A connection that is replaced by another counts as lost.
     LostReplacedLink,
     /// After a restart, a run that a back end still has is dispatched again without its handle.

@@ -159,13 +159,19 @@ pub const MAX_REASON_CHARS: usize = 500;
 impl FailedAttempts {
     pub(crate) const NONE: FailedAttempts = FailedAttempts(None);
 
-    /// These and one more; the oldest makes room for it.
+    /// These and one more. The oldest that used up no attempt makes room for it, or the oldest: a task that waits for a
+    /// busy back end has many of those, and they reveal least.
     pub fn with(&self, mut last: FailedAttempt) -> FailedAttempts {
         if let Some((end, _)) = last.reason.char_indices().nth(MAX_REASON_CHARS) {
             last.reason = Arc::from(&last.reason[..end]);
         }
-        let kept = &self[(self.len() + 1).saturating_sub(MAX_FAILED_ATTEMPTS)..];
-        FailedAttempts(Some(kept.iter().cloned().chain([last]).collect()))
+        let is_full = self.len() >= MAX_FAILED_ATTEMPTS;
+        let removed = is_full.then(|| {
+            self.iter().position(|failed| !failed.kind.uses_attempt()).unwrap_or_default()
+        });
+        let (before, after) =
+            removed.map_or((&self[..], &[][..]), |at| (&self[..at], &self[at + 1..]));
+        FailedAttempts(Some(before.iter().chain(after).cloned().chain([last]).collect()))
     }
 }
 
@@ -347,7 +353,13 @@ mod tests {
         }
         let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
         assert_eq!(numbers, (13..=20).collect::<Vec<_>>());
-        let all = all.with(failed(21, &"€".repeat(MAX_REASON_CHARS + 1)));
+        for number in 21..=30 {
+            all = all
+                .with(FailedAttempt { kind: FailureKind::BackendBusy, ..failed(number, "busy") });
+        }
+        let numbers: Vec<u32> = all.iter().map(|one| one.number).collect();
+        assert_eq!(numbers, [14, 15, 16, 17, 18, 19, 20, 30]);
+        let all = all.with(failed(31, &"€".repeat(MAX_REASON_CHARS + 1)));
         assert_eq!(all.last().unwrap().reason.chars().count(), MAX_REASON_CHARS);
     }
 }

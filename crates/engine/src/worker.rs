@@ -131,7 +131,7 @@ pub enum WorkerEvent {
         /// The id.
         handle: Arc<str>,
     },
-    /// The back end of an executor has not accepted a run: it is overloaded.
+    /// The back end of an executor does not have a run.
     Declined {
         /// The run.
         id: RunId,
@@ -558,7 +558,7 @@ impl WorkerMachine {
         }
     }
 
-    /// The back end has not accepted the run.
+    /// The back end does not have the run.
     fn declined(&mut self, id: RunId, step: &mut WorkerStep) {
         let Some(phase) = self.free_room(id) else { return };
         // Also if it timed out meanwhile: the scheduler waits for the report.

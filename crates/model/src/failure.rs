@@ -31,8 +31,12 @@ pub enum FailureKind {
     Refused,
     /// The result does not match its digest.
     CorruptResult,
-    /// The back end failed, or its response is unusable.
+    /// The back end broke off, or its response is unusable.
     BackendFailed,
+    /// The back end answered that it has failed (an HTTP status from 500).
+    BackendError,
+    /// The back end answered that it has too much to do, and has not accepted it.
+    BackendBusy,
     /// The back end is unreachable, and has not received it.
     BackendUnreachable,
     /// The worker stopped gracefully and returned it.
@@ -69,7 +73,7 @@ pub enum FailureOrigin {
 
 impl FailureKind {
     /// All kinds, each at the index of its number.
-    pub const ALL: [FailureKind; 16] = [
+    pub const ALL: [FailureKind; 18] = [
         FailureKind::InvalidInput,
         FailureKind::ProgramFailed,
         FailureKind::LimitExceeded,
@@ -79,6 +83,8 @@ impl FailureKind {
         FailureKind::Refused,
         FailureKind::CorruptResult,
         FailureKind::BackendFailed,
+        FailureKind::BackendError,
+        FailureKind::BackendBusy,
         FailureKind::BackendUnreachable,
         FailureKind::Returned,
         FailureKind::Interrupted,
@@ -99,7 +105,10 @@ impl FailureKind {
             | FailureKind::WorkerLost
             | FailureKind::Refused
             | FailureKind::CorruptResult => FailureOrigin::Worker,
-            FailureKind::BackendFailed | FailureKind::BackendUnreachable => FailureOrigin::Backend,
+            FailureKind::BackendFailed
+            | FailureKind::BackendError
+            | FailureKind::BackendBusy
+            | FailureKind::BackendUnreachable => FailureOrigin::Backend,
             FailureKind::Returned
             | FailureKind::Interrupted
             | FailureKind::Cancelled
@@ -127,10 +136,50 @@ impl FailureKind {
         !matches!(
             self,
             FailureKind::Refused
+                | FailureKind::BackendBusy
                 | FailureKind::BackendUnreachable
                 | FailureKind::Returned
                 | FailureKind::Interrupted
         )
+    }
+
+    /// Whether, as the outcome of a run, it counts against the executor. A failure that follows from the task does not,
+    /// nor does an answer of the back end: its health check shows whether it can work.
+    pub const fn counts_against_executor(self) -> bool {
+        self.is_retryable() && !matches!(self, FailureKind::BackendError | FailureKind::BackendBusy)
+    }
+
+    /// How much it reveals of why a task has no result. Of several failures, the last of those with the highest value is
+    /// shown.
+    pub const fn significance(self) -> u8 {
+        match self {
+            FailureKind::Cancelled | FailureKind::Expired => 5,
+            FailureKind::InvalidInput
+            | FailureKind::ProgramFailed
+            | FailureKind::LimitExceeded
+            | FailureKind::UnknownPermanent => 4,
+            FailureKind::TimedOut
+            | FailureKind::WorkerFailed
+            | FailureKind::CorruptResult
+            | FailureKind::BackendFailed
+            | FailureKind::BackendError
+            | FailureKind::Unknown => 3,
+            FailureKind::BackendBusy | FailureKind::BackendUnreachable => 2,
+            FailureKind::WorkerLost => 1,
+            FailureKind::Refused | FailureKind::Returned | FailureKind::Interrupted => 0,
+        }
+    }
+
+    /// The kind of a failure that a back end answers with this HTTP status. Most of the statuses from 400 to 499, and
+    /// 501, concern the request; 401, 403 and 407 concern the key that the operator gave for the back end.
+    pub const fn of_http_status(status: u16) -> FailureKind {
+        match status {
+            429 | 503 => FailureKind::BackendBusy,
+            401 | 403 | 407 | 408 => FailureKind::BackendFailed,
+            400..500 | 501 => FailureKind::InvalidInput,
+            500.. => FailureKind::BackendError,
+            _ => FailureKind::BackendFailed,
+        }
     }
 
     /// Whether it is the outcome of a run. The other kinds are determined by the scheduler.
@@ -143,6 +192,8 @@ impl FailureKind {
                 | FailureKind::TimedOut
                 | FailureKind::WorkerFailed
                 | FailureKind::BackendFailed
+                | FailureKind::BackendError
+                | FailureKind::BackendBusy
                 | FailureKind::UnknownPermanent
                 | FailureKind::Unknown
         )
@@ -165,6 +216,8 @@ impl FailureKind {
             FailureKind::Refused => "refused",
             FailureKind::CorruptResult => "corrupt_result",
             FailureKind::BackendFailed => "backend_failed",
+            FailureKind::BackendError => "backend_error",
+            FailureKind::BackendBusy => "backend_busy",
             FailureKind::BackendUnreachable => "backend_unreachable",
             FailureKind::Returned => "returned",
             FailureKind::Interrupted => "interrupted",
@@ -224,12 +277,15 @@ pub struct TaskError {
     /// The HTTP status that a back end returned instead of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// After how many seconds a back end that is busy asks to be called again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
 }
 
 impl TaskError {
     /// A failure of this kind with this message.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> TaskError {
-        TaskError { kind, message: message.into(), status: None }
+        TaskError { kind, message: message.into(), status: None, retry_after_s: None }
     }
 
     /// The same with at most this many characters of the message.

@@ -15,6 +15,7 @@ mod worker_channels;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use hypha_api::ServingThreads;
 use hypha_backends::{HttpWorkers, NewBackEnd, RegisterError, SchedulerHandle};
 use hypha_config::SchedulerConfig;
 use hypha_engine::store::AnyStore;
@@ -45,10 +46,12 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A running scheduler.
 pub(crate) struct Scheduler {
+    /// The first field, and so the first to be dropped, also if a stop is cut short.
+    _halt: HaltOnDrop,
     discovery: DiscoveryHandle,
     service: SchedulerService,
     stop: CancellationToken,
-    api: JoinHandle<()>,
+    api: JoinHandle<Option<ServingThreads>>,
     wake_timer_stop: CancellationToken,
     wake_timer: JoinHandle<()>,
 }
@@ -117,6 +120,7 @@ impl Scheduler {
             registry.register_collector(Box::new(StateCollector::of(Arc::downgrade(&core))));
         });
 
+        let halt = HaltOnDrop(core.clone());
         let stop = CancellationToken::new();
         let wake_timer =
             WakeTimer { core: core.clone(), id, settings: config.settings.clone(), table };
@@ -143,11 +147,10 @@ impl Scheduler {
         tracing::info!(tasks = open, "serving the API at {scheme}://{address}");
         let api = tokio::spawn(async move {
             let stopped = async move { stopped.cancelled().await };
-            if let Err(error) = hypha_api::serve(api, listener, backend, stopped).await {
-                tracing::error!("the API is no longer served: {error}");
-            }
+            let served = hypha_api::serve(api, listener, backend, stopped).await;
+            served.inspect_err(|error| tracing::error!("the API is no longer served: {error}")).ok()
         });
-        Ok(Scheduler { discovery, service, stop, api, wake_timer_stop, wake_timer })
+        Ok(Scheduler { _halt: halt, discovery, service, stop, api, wake_timer_stop, wake_timer })
     }
 
     pub(crate) fn discovery(&self) -> &DiscoveryHandle {
@@ -163,9 +166,23 @@ impl Scheduler {
     /// Stops taking requests, commits those that were taken, and returns.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        let _ = self.api.await;
+        let threads = self.api.await;
         self.wake_timer_stop.cancel();
         let _ = self.wake_timer.await;
+        // Connections to back ends break with their threads: no call may take that for a failure, or send its request
+        // again.
+        self.service.http.close();
+        drop(threads);
+    }
+}
+
+/// Halts the machine when it is dropped: channels to workers and calls to back ends end with the process, and the
+/// machine must not take that for failures of the workers.
+struct HaltOnDrop(Arc<SchedulerCore>);
+
+impl Drop for HaltOnDrop {
+    fn drop(&mut self) {
+        self.0.machine.halt("the scheduler is stopping");
     }
 }
 

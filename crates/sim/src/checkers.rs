@@ -20,7 +20,7 @@ use crate::world::nodes::Node;
 use failures::FailureChecker;
 
 use crate::world::index_of_spec;
-pub(crate) use failures::{FAST_CLOCK, PRESUMED_LOST_AFTER};
+pub(crate) use failures::{FAST_CLOCK, PRESUMED_LOST_AFTER, RunFailure};
 pub use promise::{Promise, Violation};
 pub(crate) use starvation::ArrivedTask;
 pub use starvation::StarvationBounds;
@@ -100,8 +100,8 @@ impl Checkers {
         self.failures.run_began(now, run);
     }
 
-    /// An executor has ended; if it failed, whether the failure is final.
-    pub(crate) fn run_ended(&mut self, run: RunId, failed: Option<bool>) {
+    /// An executor has ended; how it failed, if it did.
+    pub(crate) fn run_ended(&mut self, run: RunId, failed: Option<RunFailure>) {
         self.failures.run_ended(run, failed);
     }
 

@@ -185,10 +185,10 @@ fn result(row: &Row<'_>) -> Result<Option<TaskResult>, StoreError> {
 
 /// Rows of earlier versions have no kind.
 fn error(row: &Row<'_>) -> Result<Option<TaskError>, StoreError> {
-    let Some(message) = row.get(19)? else { return Ok(None) };
+    let Some(message) = row.get::<_, Option<String>>(19)? else { return Ok(None) };
     let kind = row.get_ref(24)?.as_str_or_null().map_err(wrong_type)?;
     let kind = kind.map_or(FailureKind::Unknown, FailureKind::from);
-    Ok(Some(TaskError { kind, message, status: row.get(25)? }))
+    Ok(Some(TaskError { status: row.get(25)?, ..TaskError::new(kind, message) }))
 }
 
 /// Most tasks have no failed attempts; the column is null then.

@@ -183,6 +183,9 @@ pub enum Report {
         /// The status that a back end answered with; `error` is the body. Older schedulers see only the body.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
+        /// After how many seconds a busy back end asks to be called again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_s: Option<u32>,
     },
     TimedOut {
         attempt: AttemptKey,

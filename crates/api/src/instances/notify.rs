@@ -1,4 +1,4 @@
-//! `/notify/task_complete`: task instances report the end of a task here.
+//! `/notify/task_complete` and `/result/submit`: task instances report the end of a task here.
 //!
 //! No token is required: the secret in the address is the proof, and the scheduler verifies anything else at
 //! the instance itself. The response does not reveal whether the secret was right.
@@ -10,6 +10,7 @@ use axum::response::Response;
 use hypha_engine::InstanceNotification;
 use hypha_model::Payload;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::{self, Envelope, Status};
@@ -34,10 +35,10 @@ pub(crate) struct NotifyBody {
     /// `completed` or `failed`.
     #[serde(default)]
     status: Option<String>,
-    /// The result; fetched from the instance if it is left out.
+    /// The result, kept as it is; fetched from the instance if it is left out.
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
-    result: Option<serde_json::Value>,
+    result: Option<Box<RawValue>>,
     /// The error.
     #[serde(default)]
     #[schema(value_type = Value, nullable)]
@@ -93,6 +94,22 @@ pub(crate) async fn task_complete_with_secret(
     accept_notification(&app, secret.ok().map(|secret| secret.0), body)
 }
 
+/// A task instance of SwarmPilot reports the end of a task. It has no secret, so its report is verified by asking the
+/// instance for the result.
+#[utoipa::path(
+    post, path = "/result/submit", tag = "task instances", request_body = NotifyBody,
+    responses(
+        (status = 200, description = "The report has arrived; it may still be ignored", body = Envelope),
+        (status = "4XX", description = "The body cannot be read", body = Envelope),
+    )
+)]
+pub(crate) async fn result_submitted(
+    State(app): State<AppState>,
+    body: Result<Json<NotifyBody>, Error>,
+) -> Response {
+    envelope::respond(body.map(|Json(body)| deliver(&app, None, body)))
+}
+
 fn accept_notification(
     app: &AppState,
     secret: Option<String>,
@@ -100,18 +117,22 @@ fn accept_notification(
 ) -> Response {
     match body {
         Ok(Json(body)) => {
-            app.service.deliver_notification(InstanceNotification {
-                task: body.task_id,
-                secret,
-                status: body.status,
-                result: body.result.map(|result| Payload::from(result.to_string().into_bytes())),
-                error: body.error.map(text),
-                execution_time_ms: body.execution_time,
-            });
+            deliver(app, secret, body);
             response::json(StatusCode::OK, &NotifyResponse { status: Status::Success })
         }
         Err(error) => envelope::error_envelope(&error),
     }
+}
+
+fn deliver(app: &AppState, secret: Option<String>, body: NotifyBody) {
+    app.service.deliver_notification(InstanceNotification {
+        task: body.task_id,
+        secret,
+        status: body.status,
+        result: body.result.map(|result| Payload::from(result.get().as_bytes())),
+        error: body.error.map(text),
+        execution_time_ms: body.execution_time,
+    });
 }
 
 /// An error is a string; any other value is shown as JSON.

@@ -161,6 +161,8 @@ impl OpenAiError {
             FailureKind::TimedOut | FailureKind::Expired => {
                 failed(StatusCode::GATEWAY_TIMEOUT, "timeout")
             }
+            FailureKind::BackendBusy => failed(StatusCode::SERVICE_UNAVAILABLE, "no_worker")
+                .retry_after(error.retry_after_s.unwrap_or(UNAVAILABLE_RETRY_S)),
             FailureKind::BackendUnreachable
             | FailureKind::Refused
             | FailureKind::Returned
@@ -170,6 +172,7 @@ impl OpenAiError {
             | FailureKind::WorkerLost
             | FailureKind::CorruptResult
             | FailureKind::BackendFailed
+            | FailureKind::BackendError
             | FailureKind::UnknownPermanent
             | FailureKind::Unknown => failed(StatusCode::BAD_GATEWAY, "worker_failed"),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -204,7 +204,9 @@ fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
     let status = StatusCode::from_u16(error.status?).ok()?;
     // The client also gets the back end's rate limits, but not that it refuses the scheduler's key.
     let is_for_client = match error.kind {
-        FailureKind::InvalidInput => status.is_client_error(),
+        FailureKind::InvalidInput => {
+            status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED
+        }
         _ => matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS),
     };
     if !is_for_client {
@@ -216,7 +218,11 @@ fn forwarded_back_end_error(finished: &FinishedTask) -> Option<Response> {
         Err(_) => "text/plain; charset=utf-8",
     };
     let body = Body::from(error.message.clone());
-    Some(response::with_type(status, HeaderValue::from_static(kind), body))
+    let mut response = response::with_type(status, HeaderValue::from_static(kind), body);
+    if let Some(seconds) = error.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    Some(response)
 }
 
 /// Streams the pieces as they arrive.

@@ -184,7 +184,8 @@ async fn requests_in_flight_end_before_the_stop() {
     let mut answer = String::new();
     busy.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"result\":7"), "{answer}");
-    tokio::time::timeout(TEST_TIMEOUT, serving).await.expect("it ends").unwrap().unwrap();
+    let served = tokio::time::timeout(TEST_TIMEOUT, serving).await.expect("it ends");
+    drop(served.unwrap().unwrap());
     drop(idle);
     assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
 }

@@ -556,6 +556,7 @@ async fn notifications_are_handed_on_and_answered_alike() {
         "task_id": "abc", "instance_id": "i", "execution_time": 12.5, "status": "completed",
         "result": {"text": "done"}, "later": "more",
     });
+    let digits = r#"{"task_id": "abc", "result": {"z": 18446744073709551616, "a": 1}}"#;
     let success = (200, json!({"status": "success"}));
     let post = async |path: &str, body: &Value| server.post(path, body.to_string()).await;
     assert_eq!(post("/notify/task_complete?secret=s%201", &body).await, success);
@@ -568,9 +569,13 @@ async fn notifications_are_handed_on_and_answered_alike() {
         json!({"task_id": "abc", "result": null, "error": {"code": 5}, "execution_time": null});
     assert_eq!(post("/notify/task_complete?secret=s5&more=1", &odd).await, success);
 
+    assert_eq!(server.post("/result/submit?secret=s6", digits).await.0, 200);
+
     let notes = server.memory.with_state(|state| std::mem::take(&mut state.notifications));
     let secrets: Vec<_> = notes.iter().map(|note| note.secret.as_deref()).collect();
-    assert_eq!(secrets, [Some("s 1"), Some("s2"), None, Some("s4"), Some("s5")]);
+    assert_eq!(secrets, [Some("s 1"), Some("s2"), None, Some("s4"), Some("s5"), None]);
+    let kept = Payload::from(br#"{"z": 18446744073709551616, "a": 1}"#.as_slice());
+    assert_eq!(notes[5].result, Some(kept), "as it was sent");
     let InstanceNotification { task, status, result, error, execution_time_ms, .. } = &notes[0];
     assert_eq!((task.as_str(), status.as_deref()), ("abc", Some("completed")));
     assert_eq!((result, error), (&Some(Payload::from(br#"{"text":"done"}"#.as_slice())), &None));
@@ -657,7 +662,9 @@ async fn a_notification_needs_no_token() {
     for path in ["/notify/task_complete?secret=1", "/notify/task_complete/1"] {
         assert_eq!(server.post(path, &body).await, (200, json!({"status": "success"})));
     }
-    assert_eq!(server.memory.with_state(|state| state.notifications.len()), 2);
+    let submitted = server.post("/result/submit", &body).await;
+    assert_eq!(submitted, (200, json!({"status": "success", "message": "OK"})));
+    assert_eq!(server.memory.with_state(|state| state.notifications.len()), 3);
 }
 
 #[tokio::test]

@@ -499,17 +499,27 @@ async fn fault_that_the_back_end_reports_is_passed_on() {
         (400, "{ \"error\": {\"message\": \"no such field: x\"} }", "application/json"),
         (422, "{\"detail\":[]}", "application/json"),
         (429, "slow down: please", "text/plain; charset=utf-8"),
+        (501, "{\"error\":{\"message\":\"no images\"}}", "application/json"),
     ];
     for (status, body, kind) in cases {
         for request in [r#"{"model":"m"}"#, STREAM] {
             let response = send(&server, CHAT, request);
-            let held = server.memory.wait_for_attempt("m").await;
-            let error = TaskError::new(FailureKind::InvalidInput, body);
-            server.memory.fail_with(&held, TaskError { status: Some(status), ..error });
+            let retry_after_s = (status == 429).then_some(7);
+            let error = TaskError::new(FailureKind::of_http_status(status), body);
+            let error = TaskError { status: Some(status), retry_after_s, ..error };
+            let mut task = None;
+            for _ in 0..attempts_of(error.kind) {
+                let held = server.memory.wait_for_attempt("m").await;
+                task = Some(held.task());
+                server.memory.fail_with(&held, error.clone());
+                pass_retry_backoff(&server);
+            }
             let response = response.await.unwrap();
             assert_eq!(response.status().as_u16(), status);
+            let retry_after = response.headers().get("retry-after");
+            assert_eq!(retry_after.map(|it| it.to_str().unwrap()), retry_after_s.map(|_| "7"));
             assert_eq!(header(&response, "content-type"), kind);
-            assert_eq!(header(&response, "x-request-id"), held.task().to_string());
+            assert_eq!(header(&response, "x-request-id"), task.unwrap().to_string());
             assert_eq!(response.text().await.unwrap(), body);
         }
     }
@@ -521,9 +531,9 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
         (
             Some(500),
             r#"{"error":{"message":"out of memory"}}"#,
-            "the back end answered 500, attempt 3 was the last: out of memory",
+            "the back end answered 500, attempt 2 was the last: out of memory",
         ),
-        (Some(503), "<html>trace</html>", "the back end answered 503, attempt 3 was the last"),
+        (Some(502), "<html>trace</html>", "the back end answered 502, attempt 2 was the last"),
         (Some(302), "", "the back end answered 302, attempt 3 was the last"),
         // About the scheduler's own key, which the client must not learn about.
         (Some(401), "no", "the back end answered 401, attempt 3 was the last"),
@@ -535,9 +545,10 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
     for (status, text, expected) in cases {
         let server = start().await;
         let response = send(&server, CHAT, STREAM);
-        for _ in 0..3 {
+        let kind = status.map_or(FailureKind::BackendFailed, FailureKind::of_http_status);
+        for _ in 0..attempts_of(kind) {
             let held: HeldAttempt = server.memory.wait_for_attempt("m").await;
-            let error = TaskError::new(FailureKind::BackendFailed, text);
+            let error = TaskError::new(kind, text);
             server.memory.fail_with(&held, TaskError { status, ..error });
             pass_retry_backoff(&server);
         }
@@ -546,6 +557,15 @@ async fn a_server_that_fails_on_every_attempt_is_502() {
         let body = json_of(response).await;
         assert_eq!(error(&body)["message"], expected);
         assert_eq!(error(&body)["type"], "server_error");
+    }
+}
+
+/// How many attempts an interactive task has that several workers could run, if each fails with this kind.
+fn attempts_of(kind: FailureKind) -> usize {
+    match kind {
+        FailureKind::BackendError => 2,
+        kind if kind.is_retryable() => 3,
+        _ => 1,
     }
 }
 
@@ -559,12 +579,13 @@ async fn every_kind_of_failure_has_its_status() {
             FailureKind::ProgramFailed => (500, "server_error", Some("program_failed")),
             FailureKind::LimitExceeded => (500, "server_error", Some("limit_exceeded")),
             FailureKind::TimedOut => (504, "server_error", Some("timeout")),
+            FailureKind::BackendBusy => (503, "server_error", Some("no_worker")),
             _ => (502, "server_error", Some("worker_failed")),
         };
         for request in [r#"{"model":"m"}"#, STREAM] {
             let server = start().await;
             let response = send(&server, CHAT, request);
-            for _ in 0..if kind.is_retryable() { 3 } else { 1 } {
+            for _ in 0..attempts_of(kind) {
                 let held: HeldAttempt = server.memory.wait_for_attempt("m").await;
                 server.memory.fail(&held, kind, words);
                 pass_retry_backoff(&server);

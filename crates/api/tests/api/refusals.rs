@@ -8,7 +8,7 @@ use crate::server::Server;
 /// Routes that take a body, with the part that is valid.
 const TASKS: [(&str, &str); 3] =
     [("POST", "/api/v1/tasks"), ("PUT", "/api/v1/scheduler"), ("POST", "/api/v1/workers")];
-const INSTANCES: [(&str, &str); 9] = [
+const INSTANCES: [(&str, &str); 10] = [
     ("POST", "/scheduler/set"),
     ("POST", "/scheduler/predict_mode"),
     ("POST", "/ti/register"),
@@ -18,6 +18,7 @@ const INSTANCES: [(&str, &str); 9] = [
     ("POST", "/task/query"),
     ("POST", "/notify/task_complete"),
     ("POST", "/notify/task_complete/secret"),
+    ("POST", "/result/submit"),
 ];
 const OPENAI: [(&str, &str); 3] =
     [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/embeddings")];

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Connection, SendRequest, handshake};
+use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -28,6 +29,8 @@ pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     /// `None` once it has ended: dropping it fails the request that waits for it.
     connection: Option<Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+    /// Whether it ended in the middle of the head of a response.
+    ended_in_head: bool,
     pub(super) reactor: Reactor,
     /// Requests that were sent from other reactors.
     pub(super) foreign_uses: u32,
@@ -49,10 +52,13 @@ pub(crate) struct Exchange {
     origin: Arc<Origin>,
 }
 
-/// Why a request got no response; with the request if nothing of it was sent.
+/// Why a request got no response.
 pub(super) struct SendError {
     pub(super) error: HttpError,
+    /// The request, if nothing of it was sent.
     pub(super) request: Option<Request<Full<Bytes>>>,
+    /// Whether the connection ended before any byte of a response.
+    pub(super) is_unanswered: bool,
 }
 
 impl HttpConnection {
@@ -62,7 +68,13 @@ impl HttpConnection {
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
         let (connection, reactor) = (Some(connection), Reactor::current());
-        Ok(Box::new(HttpConnection { sender, connection, reactor, foreign_uses: 0 }))
+        Ok(Box::new(HttpConnection {
+            sender,
+            connection,
+            ended_in_head: false,
+            reactor,
+            foreign_uses: 0,
+        }))
     }
 
     /// Whether a request can be sent: polls the socket once, without waiting.
@@ -74,8 +86,9 @@ impl HttpConnection {
     fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.connection
             && Pin::new(connection).poll(cx).is_ready()
+            && let Some(ended) = self.connection.take()
         {
-            self.connection = None;
+            self.ended_in_head = !ended.into_parts().read_buf.is_empty();
         }
     }
 
@@ -98,7 +111,8 @@ impl HttpConnection {
             }
             Err(mut error) => {
                 let request = error.take_message();
-                Err(SendError { error: HttpError::broken(error.error()), request })
+                let is_unanswered = self.connection.is_none() && !self.ended_in_head;
+                Err(SendError { error: HttpError::broken(error.error()), request, is_unanswered })
             }
         }
     }
@@ -113,6 +127,11 @@ impl Reactor {
 }
 
 impl Exchange {
+    /// Whether HTTP shows where the body ends. Otherwise it ends where the connection does.
+    pub(crate) fn is_framed(&self) -> bool {
+        self.headers.contains_key(CONTENT_LENGTH) || self.headers.contains_key(TRANSFER_ENCODING)
+    }
+
     /// The next part of the body; `None` at its end. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, HttpError> {
         if self.conn.is_none() {

@@ -11,7 +11,7 @@ use hyper::{Method, Request, Uri};
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-use super::connection::{Exchange, HttpConnection, Reactor};
+use super::connection::{Exchange, HttpConnection, Reactor, SendError};
 use super::{CONNECT_TIMEOUT, HttpError, lock};
 
 /// Idle connections that are kept for one back end: as many as busy proxies keep, few enough that a thousand back ends
@@ -22,6 +22,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Uses of a connection from other reactors until it is closed: a new one costs as much as some dozens of hand-overs
 /// between threads.
 const MAX_FOREIGN_USES: u32 = 64;
+/// A request into a connection that the back end has closed fails within a round trip, and a little more on a busy
+/// machine. If the connection ends later, the back end may have worked on the request.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
 /// Further addresses of one name are not tried.
 const MAX_ADDRESSES: usize = 16;
 /// The longest host name in DNS.
@@ -111,6 +114,9 @@ impl Origin {
     }
 
     /// Sends a request over an idle connection, or a new one, and waits for the head of the response.
+    ///
+    /// Many back ends announce that they keep a connection and close it after a response all the same. A request that was
+    /// sent into such a connection is sent again over a new one if it ends soon and without a byte of a response.
     pub(crate) async fn send(
         self: &Arc<Origin>,
         method: Method,
@@ -118,26 +124,32 @@ impl Origin {
         authorization: Option<&HeaderValue>,
         body: Bytes,
     ) -> Result<Exchange, HttpError> {
-        let with_body = method == Method::POST;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = path;
-        let headers = request.headers_mut();
-        headers.insert(HOST, self.header.clone());
-        if with_body {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        if let Some(authorization) = authorization {
-            headers.insert(hyper::header::AUTHORIZATION, authorization.clone());
-        }
+        let build = || {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = path.clone();
+            let headers = request.headers_mut();
+            headers.insert(HOST, self.header.clone());
+            if method == Method::POST {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            }
+            if let Some(authorization) = authorization {
+                headers.insert(hyper::header::AUTHORIZATION, authorization.clone());
+            }
+            request
+        };
+        let mut request = build();
         while let Some(conn) = self.take_idle() {
+            let sent_at = Instant::now();
             match conn.send(request, Arc::clone(self)).await {
                 Ok(exchange) => return Ok(exchange),
                 // The connection was closed before anything was sent: use the next one.
-                Err(error) => match error.request {
-                    Some(unsent) => request = unsent,
-                    None => return Err(error.error),
-                },
+                Err(SendError { request: Some(unsent), .. }) => request = unsent,
+                Err(SendError { is_unanswered: true, .. }) if sent_at.elapsed() < CLOSED_WITHIN => {
+                    request = build();
+                    break;
+                }
+                Err(SendError { error, .. }) => return Err(error),
             }
         }
         let conn = self.connect().await?;
@@ -215,7 +227,10 @@ impl Origin {
             }
             Err(failed(reason))
         };
-        let late = |_| failed(format!("it was not accepted within {CONNECT_TIMEOUT:?}"));
+        let late = |_| HttpError::NotAccepted {
+            server: self.authority().to_owned(),
+            within: CONNECT_TIMEOUT,
+        };
         timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
     }
 

@@ -14,7 +14,7 @@ use hypha_engine::{
     WorkerMachine,
 };
 use hypha_machine::{NoJournal, Released};
-use hypha_model::{Fence, Time, Worker};
+use hypha_model::{FailureKind, Fence, Time, Worker};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ pub(super) struct HttpEffectHandler {
     pub(super) alarm_us: AtomicU64,
     /// Whether the back end can be used.
     pub(super) health: Mutex<BackEndHealth>,
-    /// A call did not reach the back end: check its health soon.
+    /// A call did not reach the back end, or got an error from it: check its health soon.
     pub(super) check_soon: Notify,
     /// Whether the worker is used. A removed worker is kept, and its health is not checked.
     pub(super) used: watch::Sender<bool>,
@@ -258,8 +258,13 @@ async fn run(id: RunId, context: RunContext) {
         () = handler.closed.cancelled() => return,
         ended = handler.back_end.run(id, context) => ended,
     };
-    if let RunEnd::Outcome(Outcome::Unreachable { error }, _) = &ended {
-        handler.mark_unreachable(error);
+    match &ended {
+        RunEnd::Outcome(Outcome::Unreachable { error }, _) => handler.mark_unreachable(error),
+        // The answer alone does not show whether it can work on other requests.
+        RunEnd::Outcome(Outcome::Failed(error), _) if error.kind == FailureKind::BackendError => {
+            handler.check_soon.notify_one();
+        }
+        RunEnd::Outcome(..) | RunEnd::Declined => {}
     }
     machine.step_events([ended.event(id)]);
     // After the machine knows of the end: it does not stop this run from now on.

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::Inner;
 use super::effects::{HttpEffectHandler, HttpMachine, WorkerBackEnd};
-use crate::transport::{HttpError, lock};
+use crate::transport::lock;
 
 /// How often an unhealthy back end is checked, at least: most are back within seconds, and a refused connection costs
 /// little.
@@ -46,16 +46,16 @@ pub(super) async fn monitor(machine: Weak<HttpMachine>, interval: Duration) {
 }
 
 async fn check(handler: &HttpEffectHandler) -> bool {
+    let in_flight_before = handler.in_flight();
     let result = match &handler.back_end {
         WorkerBackEnd::Http(server) => server.check().await,
         WorkerBackEnd::Instance(instance) => instance.check(&handler.worker).await,
     };
     let checked = match result {
         Ok(()) => HealthCheck::Healthy,
-        Err(error @ HttpError::TimedOut(_)) => HealthCheck::TimedOut(error.to_string()),
-        Err(error) => HealthCheck::Failed(error.to_string()),
+        Err(error) => error.health_check(),
     };
-    let in_flight = handler.in_flight();
+    let in_flight = in_flight_before.max(handler.in_flight());
     let (was_healthy, is_healthy, problem) = {
         let mut health = lock(&handler.health);
         let was_healthy = health.problem().is_none();

@@ -46,6 +46,7 @@ impl InstanceBackEnd {
                 public_url: settings.public_url.clone(),
                 timeout: settings.call_timeout,
                 limit_bytes: settings.max_response_bytes,
+                is_submit: Arc::default(),
             },
             health_timeout: settings.health_timeout,
             poll_interval: settings.poll_interval,
@@ -135,7 +136,10 @@ impl InstanceRunner<'_> {
     async fn enqueue(&mut self) -> NextAction {
         let (dispatch, secret) = (Arc::clone(&self.context.dispatch), self.secret.to_hex());
         let instance = self.backend.instance.clone();
-        let enqueuing = instance.enqueue(&dispatch, &secret);
+        let worker = Arc::clone(&self.handler().worker);
+        let model = dispatch.spec.requirement.model.as_ref();
+        let model = model.or_else(|| worker.executors.first()?.models.first());
+        let enqueuing = instance.enqueue(&dispatch, model, &secret);
         tokio::pin!(enqueuing);
         let EnqueueResponse { enqueued, unreachable } = loop {
             tokio::select! {

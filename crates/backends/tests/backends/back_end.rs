@@ -93,21 +93,41 @@ async fn http_status_decides_failure_kind() {
         (404, Some(FailureKind::InvalidInput)),
         (408, Some(FailureKind::BackendFailed)),
         (422, Some(FailureKind::InvalidInput)),
-        (429, Some(FailureKind::BackendFailed)),
-        (500, Some(FailureKind::BackendFailed)),
-        (503, Some(FailureKind::BackendFailed)),
+        (429, Some(FailureKind::BackendBusy)),
+        (500, Some(FailureKind::BackendError)),
+        (501, Some(FailureKind::InvalidInput)),
+        (502, Some(FailureKind::BackendError)),
+        (503, Some(FailureKind::BackendBusy)),
     ];
     for (status, expected) in cases {
         match (answer(&server, InputKind::Chat, &status.to_string()).await, expected) {
             (CallOutcome::Completed { .. }, None) => {}
             (CallOutcome::Failed(error), Some(kind)) => {
                 let (message, status) = ("because".to_owned(), Some(status));
-                assert_eq!(error, TaskError { kind, message, status });
+                assert_eq!(error, TaskError { status, ..TaskError::new(kind, message) });
             }
             other => panic!("{status}: {other:?}"),
         }
     }
     assert_eq!(seen.lock().unwrap().len(), cases.len(), "a redirect is not followed");
+}
+
+#[tokio::test]
+async fn busy_back_end_says_when_to_try_again() {
+    let (address, _) = fake::serve_with(|seen| {
+        let retry_after = String::from_utf8(seen.body.to_vec()).unwrap();
+        (StatusCode::TOO_MANY_REQUESTS, [("retry-after", retry_after)], "later").into_response()
+    })
+    .await;
+    let server = openai(address);
+    for (header, expected) in
+        [("7", Some(7)), ("0", Some(0)), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+    {
+        match answer(&server, InputKind::Chat, header).await {
+            CallOutcome::Failed(error) => assert_eq!(error.retry_after_s, expected, "{header}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -177,7 +197,7 @@ async fn a_stream_is_passed_on_piece_by_piece_and_is_the_result() {
     let (address, _) = fake::serve_with(move |_| response.lock().unwrap().take().unwrap()).await;
     let server = openai(address);
     let mut call = server.start(None, InputKind::Chat, &Payload::from(&b"{}"[..]), true);
-    for piece in ["data: 1\n\n", "data: 2\n\n"] {
+    for piece in ["data: 1\n\n", "data: [DONE]\n\n"] {
         pieces.send(piece.into()).await.unwrap();
         let next = tokio::time::timeout(DEADLINE, call.next()).await.unwrap();
         assert_eq!(
@@ -189,7 +209,7 @@ async fn a_stream_is_passed_on_piece_by_piece_and_is_the_result() {
     drop(pieces);
     assert_eq!(call.next().await, None);
     assert_eq!(call.next().await, None);
-    assert_eq!(call.outcome().await, completed("data: 1\n\ndata: 2\n\n"));
+    assert_eq!(call.outcome().await, completed("data: 1\n\ndata: [DONE]\n\n"));
 }
 
 #[tokio::test]
@@ -200,7 +220,7 @@ async fn failed_stream_has_no_pieces() {
     let CallOutcome::Failed(error) = call.outcome().await else {
         panic!("the call has not failed")
     };
-    assert_eq!(error.kind, FailureKind::BackendFailed);
+    assert_eq!(error.kind, FailureKind::BackendError);
 }
 
 #[tokio::test]

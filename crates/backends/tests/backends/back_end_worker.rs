@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use axum::Router;
 use axum::http::StatusCode;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hypha_backends::Format;
 use hypha_engine::{FromWorker, ToWorker};
 use hypha_model::{Span, TaskSpec};
+use tokio::sync::watch;
 
 use super::fake;
 use super::lab::{DEADLINE, Lab, name, new_back_end, spec, summary};
@@ -224,4 +229,81 @@ async fn result_is_reported_until_it_is_recorded() {
     }
     lab.recorded(&leased, 1);
     assert_eq!(lab.heartbeat(&leased, 1).await, "alive 1, holding []");
+}
+
+/// Serves `/v1/models`, and counts the requests for it; one that arrives while it is not healthy is never answered. Other
+/// requests are answered by `respond`.
+fn with_health(
+    is_healthy: watch::Receiver<bool>,
+    checks: watch::Sender<usize>,
+    respond: impl Fn() -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
+) -> Router {
+    let models = async move || {
+        checks.send_modify(|count| *count += 1);
+        let healthy = *is_healthy.borrow();
+        if !healthy {
+            std::future::pending::<()>().await;
+        }
+        r#"{"data":[{"id":"m"}]}"#
+    };
+    Router::new().route("/v1/models", get(models)).fallback(respond)
+}
+
+/// As a back end that serves one request at a time: the check waits behind a call, and no longer than that.
+#[tokio::test]
+async fn back_end_that_was_busy_when_its_check_began_is_alive() {
+    let (is_healthy, healthy) = watch::channel(true);
+    let (checks, mut checked) = watch::channel(0);
+    let (release, released) = watch::channel(false);
+    let respond = move || {
+        let mut released = released.clone();
+        async move {
+            let _ = released.wait_for(|released| *released).await;
+            "{}".into_response()
+        }
+        .boxed()
+    };
+    let address = fake::serve(with_health(healthy, checks, respond)).await;
+    let mut lab = Lab::with(|settings| {
+        settings.health_interval = Duration::from_millis(50);
+        settings.health_timeout = Duration::from_millis(500);
+    });
+    let leased = lab.server(format!("http://{address}"), Format::Openai, 1).await;
+    lab.dispatch(&leased, 1, "\"hi\"");
+    assert_eq!(lab.next_summary().await, "started 1");
+    is_healthy.send_replace(false);
+    let before = *checked.borrow_and_update();
+    // The first of these may have begun before the back end was busy.
+    checked.wait_for(|count| *count >= before + 2).await.unwrap();
+    is_healthy.send_replace(true);
+    let during = *checked.borrow_and_update();
+    release.send_replace(true);
+    assert_eq!(lab.next_summary().await, "completed 1: {}");
+    lab.recorded(&leased, 1);
+    // The check that was not answered is over.
+    checked.wait_for(|count| *count > during).await.unwrap();
+    let (lease, epoch) = (leased.lease, leased.epoch);
+    let heartbeat = ToWorker::Heartbeat { lease, epoch, nonce: 7, demand: None };
+    lab.workers.send(leased.worker.id, heartbeat);
+    let next = lab.next_any_message().await.1;
+    assert!(matches!(next, FromWorker::Alive { .. }), "{next:?}");
+}
+
+#[tokio::test]
+async fn an_error_makes_the_health_of_the_back_end_be_checked_soon() {
+    let (is_healthy, healthy) = watch::channel(true);
+    let (checks, _checked) = watch::channel(0);
+    let respond = move || {
+        is_healthy.send_replace(false);
+        async { StatusCode::INTERNAL_SERVER_ERROR.into_response() }.boxed()
+    };
+    let address = fake::serve(with_health(healthy, checks, respond)).await;
+    let mut lab = Lab::with(|settings| {
+        settings.health_interval = Duration::from_secs(600);
+        settings.health_timeout = Duration::from_millis(100);
+    });
+    let leased = lab.server(format!("http://{address}"), Format::Openai, 1).await;
+    lab.dispatch(&leased, 1, "\"hi\"");
+    assert_eq!(lab.ends().await, "failed 1 true: the back end answered 500: ");
+    lab.wait_for_health(false).await;
 }

@@ -186,8 +186,8 @@ async fn results_that_are_malformed_huge_or_errors_do_no_harm() {
 #[tokio::test]
 async fn instance_may_refuse_a_task() {
     for (status, expected) in [
-        (429, "refused 1: busy"),
-        (503, "refused 1: busy"),
+        (429, "failed 1 true: the back end answered 429: no"),
+        (503, "failed 1 true: the back end answered 503: no"),
         (422, "failed 1 false: the back end answered 422: no"),
         (500, "failed 1 true: the back end answered 500: no"),
     ] {

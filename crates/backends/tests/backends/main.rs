@@ -3,7 +3,9 @@
 
 mod back_end;
 mod back_end_worker;
+mod early_ends;
 mod fake;
 mod instance;
 mod lab;
 mod register;
+mod swarmpilot;

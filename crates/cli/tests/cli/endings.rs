@@ -1,5 +1,8 @@
 //! How workers and schedulers stop and restart, and how that affects tasks.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, api, builtin, worker_id};
@@ -79,6 +82,26 @@ fn stopping_nodes_in_any_order_uses_up_no_attempt() {
     workers[0].1 = workers[0].0.start();
     let task = cluster.ended(&id);
     assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(2)), "{task}");
+}
+
+/// The client keeps its connection open for as long as the scheduler lets it.
+#[test]
+fn a_client_on_an_open_stream_costs_no_attempt_when_the_scheduler_stops() {
+    let mut cluster = Cluster::start_with("ending-stream", STRICT, &[&builtin(1)]);
+    let id = cluster.submit("sleep", &json!({"ms": 15_000}));
+    cluster.wait_for(&id, "running");
+    let mut stream = TcpStream::connect(api(&cluster.scheduler.1)).unwrap();
+    let request = format!("GET /api/v1/tasks/{id}/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut first = [0; 256];
+    assert!(stream.read(&mut first).unwrap() > 0, "the stream has begun");
+    let mark = cluster.scheduler.1.mark();
+    assert!(cluster.scheduler.1.terminate(WAIT_TIMEOUT).success());
+    cluster.scheduler.1.wait_for_line_after(mark, "stopped", WAIT_TIMEOUT);
+    cluster.scheduler.1 = cluster.scheduler.0.start();
+    let task = cluster.ended(&id);
+    assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(1)), "{task}");
+    assert_eq!(task["failures"], Value::Null, "{task}");
 }
 
 #[test]

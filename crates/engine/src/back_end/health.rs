@@ -33,7 +33,8 @@ impl BackEndHealth {
         self.problem = Some(error.to_owned());
     }
 
-    /// A health check has ended while `in_flight` calls were being made. Returns whether the back end can be used.
+    /// A health check has ended, at the beginning or the end of which up to `in_flight` calls were being made. Returns
+    /// whether the back end can be used.
     pub fn checked(&mut self, checked: HealthCheck, in_flight: usize) -> bool {
         match checked {
             HealthCheck::Healthy => self.problem = None,

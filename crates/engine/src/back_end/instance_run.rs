@@ -92,8 +92,6 @@ pub enum RunUpdate {
 pub enum EnqueueOutcome {
     /// The instance has it, under an id of its own if it returned one.
     Accepted(Option<Arc<str>>),
-    /// The instance is overloaded.
-    Busy,
     /// The instance has not accepted it, or did not confirm it.
     Failed(Outcome),
 }
@@ -204,7 +202,6 @@ impl InstanceRun {
                 self.delegated();
                 self.wait(now)
             }
-            EnqueueOutcome::Busy => NextAction::End(RunEnd::Declined),
             EnqueueOutcome::Failed(outcome) => NextAction::End(RunEnd::Outcome(outcome, None)),
         }
     }

@@ -12,8 +12,10 @@ use crate::mutant::Mutant;
 use crate::record::{FailedAttempt, NO_WORKER_LEFT, Record};
 
 /// Refusals reveal more about our view of the worker than about the task, so they do not use up its
-/// attempts; but a task that all workers refuse must end eventually.
+/// attempts. A stored task waits; but an interactive one that all workers refuse must end soon.
 const MAX_REFUSALS: u32 = 100;
+/// A back end's own `Retry-After` is believed up to here: one that is wrong must not delay a task by days.
+const MAX_RETRY_AFTER: Span = Span::from_secs(3_600);
 
 /// Why an attempt gave no result.
 #[derive(Clone)]
@@ -97,8 +99,8 @@ impl Scheduler {
         let Some(task) = self.tasks.get_mut(reference.0 as usize) else { return };
         task.failures += u32::from(uses_attempt);
         if !uses_attempt && is_refusal {
-            task.refusals += 1;
-            retry &= task.refusals < MAX_REFUSALS;
+            task.refusals = task.refusals.saturating_add(1);
+            retry &= task.stored || task.refusals < MAX_REFUSALS;
         }
         if !task.failed_on.contains(&current.worker) {
             task.failed_on.push(current.worker);
@@ -106,7 +108,11 @@ impl Scheduler {
         let stored = task.stored;
         // A client waits for an interactive task, and a returned task has no fault.
         let backoff = match stored && !returned {
-            true => policy.backoff(task.failures.max(task.refusals), jitter),
+            true => {
+                let retry_after = Span::from_secs(error.retry_after_s.unwrap_or(0).into());
+                let own = policy.backoff(task.failures.max(task.refusals), jitter);
+                own.max(retry_after.min(MAX_RETRY_AFTER))
+            }
             false => self.settings.min_plan_interval,
         };
         let failed = FailedAttempt {
@@ -134,6 +140,7 @@ impl Scheduler {
             self.record_failure(now, slot, origin, (attempt.task, &reason));
         }
         if gives_up {
+            let error = self.most_significant(reference, error);
             return self.end(now, reference, TaskState::Failed, (None, Some(error)), step);
         }
         self.counts.retried += 1;
@@ -176,22 +183,7 @@ impl Scheduler {
                 let reason = format!("it took longer than {timeout}");
                 failed(policy.retry_on_timeout, true, FailureKind::TimedOut, reason)
             }
-            Failure::RunFailed(mut error) => {
-                if !error.kind.is_run_outcome() {
-                    error.kind = FailureKind::WorkerFailed;
-                }
-                let is_retryable = error.kind.is_retryable();
-                let allowed = match error.kind {
-                    FailureKind::TimedOut => policy.retry_on_timeout,
-                    _ => policy.retry_on_worker_failure,
-                };
-                Consequence {
-                    retry: is_retryable && allowed,
-                    uses_attempt: true,
-                    counts_against_worker: is_retryable,
-                    error,
-                }
-            }
+            Failure::RunFailed(error) => self.run_consequence(reference, slot, error),
             Failure::Corrupt => {
                 let reason = "the result does not match its digest".to_owned();
                 failed(policy.retry_on_worker_failure, true, FailureKind::CorruptResult, reason)
@@ -227,6 +219,55 @@ impl Scheduler {
                 let reason = "the worker did not answer in time".to_owned();
                 failed(true, self.count_loss(slot), FailureKind::Refused, reason)
             }
+        }
+    }
+
+    /// What it means that a run has failed.
+    fn run_consequence(
+        &self,
+        reference: TaskRef,
+        slot: Option<WorkerSlot>,
+        mut error: TaskError,
+    ) -> Consequence {
+        let policy = self.settings.retry;
+        if !error.kind.is_run_outcome() {
+            error.kind = FailureKind::WorkerFailed;
+        }
+        let task = self.task(reference);
+        let is_stored = task.is_some_and(|task| task.stored);
+        let earlier = task.map_or(&[][..], |task| &task.failed);
+        let times = |kind| earlier.iter().filter(|failed| failed.kind == kind).count();
+        let allowed = match error.kind {
+            FailureKind::TimedOut => policy.retry_on_timeout,
+            // A stored task waits. An interactive one is tried elsewhere; then its client gets the answer of the back
+            // end, which says when to try again.
+            FailureKind::BackendBusy => {
+                let could_be_free = |slot| self.placement.can_run_elsewhere(reference, slot);
+                is_stored
+                    || (times(FailureKind::BackendBusy) + 1 < policy.max_attempts as usize
+                        && slot.is_some_and(could_be_free))
+            }
+            // Most often it is the request that the back end cannot handle: a second answer decides.
+            FailureKind::BackendError => {
+                policy.retry_on_worker_failure && times(FailureKind::BackendError) == 0
+            }
+            _ => policy.retry_on_worker_failure,
+        };
+        Consequence {
+            retry: error.kind.is_retryable() && allowed,
+            uses_attempt: error.kind.uses_attempt() || self.is(Mutant::CountedBusy),
+            counts_against_worker: error.kind.counts_against_executor(),
+            error,
+        }
+    }
+
+    /// The failure that reveals most of why a task has no result: `last`, or an earlier one.
+    fn most_significant(&self, reference: TaskRef, last: TaskError) -> TaskError {
+        let failed = self.task(reference).map(|task| task.failed.clone()).unwrap_or_default();
+        let earlier = failed.iter().max_by_key(|failed| failed.kind.significance());
+        match earlier.filter(|it| it.kind.significance() > last.kind.significance()) {
+            Some(earlier) => TaskError::new(earlier.kind, &*earlier.reason),
+            None => last,
         }
     }
 

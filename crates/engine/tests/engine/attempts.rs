@@ -239,24 +239,45 @@ fn a_retry_goes_elsewhere_first() {
 }
 
 #[test]
-fn refusals_use_up_no_attempts_but_are_bounded() {
+fn refusals_use_up_no_attempts_and_a_stored_task_waits() {
     let mut rig = Rig::with_workers(&[1]);
     let (id, mut assignment) = rig.dispatched(task());
-    for refusals in 1..=100 {
-        let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
-        let refusal = Refusal::without_amount(RefusalKind::Busy);
-        rig.receive(1, FromWorker::Refused { attempt, fence, refusal });
-        if refusals == 100 {
-            break;
-        }
+    for _ in 1..=300 {
+        refuse(&mut rig, &assignment);
         assert_eq!(rig.stored(id).failures, 0);
         assert_eq!(rig.scheduler.workers(rig.now)[0].0.health.failed, 0);
         let pause = rig.view(id).not_before.unwrap().since(rig.now);
         rig.wait(pause);
         assignment = rig.dispatches()[0].clone();
     }
+    rig.finish(&assignment);
+    assert_eq!(rig.ended(id).state, TaskState::Completed);
+}
+
+#[test]
+fn refusals_of_an_interactive_task_are_bounded() {
+    let mut rig = Rig::with_workers(&[1]);
+    rig.unstored = 1;
+    let (id, mut assignment) = rig.dispatched(unstored());
+    for _ in 1..100 {
+        refuse(&mut rig, &assignment);
+        rig.wait(rig.settings.min_plan_interval);
+        assignment = rig.dispatches()[0].clone();
+    }
+    rig.unstored = 0;
+    refuse(&mut rig, &assignment);
+    let ended = rig.notices(id).into_iter().find_map(|notice| match notice {
+        Notice::Ended { finished, .. } => finished.error.clone(),
+        _ => None,
+    });
     let error = TaskError::new(FailureKind::Refused, "refused by the worker: busy");
-    assert_eq!(rig.ended(id).error, Some(error));
+    assert_eq!(ended, Some(error));
+}
+
+fn refuse(rig: &mut Rig, assignment: &Assignment) {
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    let refusal = Refusal::without_amount(RefusalKind::Busy);
+    rig.say(1, FromWorker::Refused { attempt, fence, refusal });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests fail by panicking, too
 
 mod attempts;
+mod back_ends;
 mod deferred;
 mod harness;
 mod interactive;

@@ -17,7 +17,8 @@ use hypha_model::{
     AttemptId, Epoch, Fence, InputKind, LeaseId, Name, Payload, Requirement, Rng, SchedulerId,
     Span, TaskId, TaskResult, TaskSpec, Worker,
 };
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
 use super::host::WorkerInput;
@@ -279,7 +280,10 @@ impl Instance for LocalInstance {
 /// Calls the client back when a task is done. Only loopback and private networks are called: an open endpoint must
 /// not let clients reach arbitrary addresses.
 async fn notify(callback: String, instance: String, done: InstanceResult) {
-    let body = Payload::from(notification(&instance, done).to_string().into_bytes());
+    let body = match notification(&instance, &done) {
+        Ok(body) => Payload::from(body),
+        Err(error) => return tracing::debug!("a callback cannot be written: {error}"),
+    };
     let config = BackEndSettings {
         allowed_networks: Some(default_networks().into()),
         ..BackEndSettings::new(callback, Format::Json)
@@ -300,24 +304,58 @@ async fn notify(callback: String, instance: String, done: InstanceResult) {
     }
 }
 
-fn notification(instance: &str, done: InstanceResult) -> Value {
-    let mut body = json!({ "task_id": done.task_id, "instance_id": instance });
-    let (status, run, result, error) = match done.stage {
+/// The body of a callback.
+#[derive(Serialize)]
+struct Notification<'a> {
+    task_id: &'a str,
+    instance_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_time: Option<f64>,
+    /// As the executor wrote it. A result that is not JSON is left out: the client fetches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+fn notification(instance: &str, done: &InstanceResult) -> serde_json::Result<Vec<u8>> {
+    let (status, run, result, error) = match &done.stage {
         InstanceTaskState::Completed { result, run } => {
             let shown = serde_json::from_slice(result.bytes()).ok();
-            ("completed", run, shown, None)
+            (Some("completed"), Some(run), shown, None)
         }
-        InstanceTaskState::Failed { error, run } => ("failed", run, None, Some(error)),
-        InstanceTaskState::Queued | InstanceTaskState::Running => return body,
+        InstanceTaskState::Failed { error, run } => {
+            (Some("failed"), Some(run), None, Some(error.as_str()))
+        }
+        InstanceTaskState::Queued | InstanceTaskState::Running => (None, None, None, None),
     };
-    body["status"] = json!(status);
-    body["execution_time"] = json!(run.as_millis_f64());
-    // A result that is not JSON is left out: the client fetches it.
-    if let Some(result) = result {
-        body["result"] = result;
+    serde_json::to_vec(&Notification {
+        task_id: &done.task_id,
+        instance_id: instance,
+        status,
+        execution_time: run.map(|run| run.as_millis_f64()),
+        result,
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_has_the_result_as_it_is() {
+        let body = |result: &str| {
+            let result = Payload::from(result.as_bytes());
+            let stage = InstanceTaskState::Completed { result, run: Span::from_millis(2) };
+            let done = InstanceResult { task_id: "t".to_owned(), stage };
+            String::from_utf8(notification("i", &done).unwrap()).unwrap()
+        };
+        let start = r#"{"task_id":"t","instance_id":"i","status":"completed","execution_time":2.0"#;
+        let odd = r#"{"z": 18446744073709551616, "a": 1.10}"#;
+        assert_eq!(body(odd), format!("{start},\"result\":{odd}}}"));
+        assert_eq!(body("not JSON"), format!("{start}}}"));
     }
-    if let Some(error) = error {
-        body["error"] = json!(error);
-    }
-    body
 }

@@ -1,9 +1,11 @@
 //! The back end of an executor, with health checks at intervals.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hypha_backends::BackEnd;
+use hypha_engine::back_end::{BackEndHealth, HealthCheck};
 use hypha_model::Name;
 use tokio::sync::{Notify, mpsc};
 
@@ -23,9 +25,19 @@ pub(super) struct MonitoredBackEnd {
     executor: usize,
     name: Name,
     events: mpsc::Sender<WorkerInput>,
-    problem: Arc<Mutex<Option<String>>>,
-    /// A call did not reach it: check its health sooner.
+    health: Arc<Mutex<BackEndHealth>>,
+    in_flight: Arc<AtomicUsize>,
+    /// A call did not reach it, or got an error from it: check its health sooner.
     check_soon: Arc<Notify>,
+}
+
+/// A call that is in flight.
+pub(super) struct CallInFlight<'a>(&'a AtomicUsize);
+
+impl Drop for CallInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl MonitoredBackEnd {
@@ -36,29 +48,51 @@ impl MonitoredBackEnd {
         name: Name,
         events: &mpsc::Sender<WorkerInput>,
     ) -> MonitoredBackEnd {
-        let (events, problem, check_soon) = (events.clone(), Arc::default(), Arc::default());
-        let monitored = MonitoredBackEnd { back_end, executor, name, events, problem, check_soon };
+        let monitored = MonitoredBackEnd {
+            back_end,
+            executor,
+            name,
+            events: events.clone(),
+            health: Arc::default(),
+            in_flight: Arc::default(),
+            check_soon: Arc::default(),
+        };
         tokio::spawn(monitored.clone().monitor());
         monitored
     }
 
     /// Why it is unavailable, if it is.
     pub(super) fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.update_health(|health| health.problem().map(str::to_owned))
+    }
+
+    /// Counts a call as in flight until the returned value is dropped.
+    pub(super) fn call_begins(&self) -> CallInFlight<'_> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        CallInFlight(&self.in_flight)
+    }
+
+    /// A call got an error from it, which alone does not show whether it can work on others.
+    pub(super) fn check_soon(&self) {
+        self.check_soon.notify_one();
     }
 
     /// A call did not reach it: it is unavailable until a health check passes.
     pub(super) async fn mark_unreachable(&self, error: &str) {
-        self.set_problem(Some(error.to_owned()));
+        self.log_change(|health| health.call_failed(error));
         self.send_health(false).await;
         self.check_soon.notify_one();
     }
 
     async fn monitor(self) {
         loop {
-            let problem = self.back_end.health().await.err().map(|error| error.to_string());
-            let is_healthy = problem.is_none();
-            self.set_problem(problem);
+            let in_flight_before = self.in_flight.load(Ordering::Relaxed);
+            let checked = match self.back_end.health().await {
+                Ok(()) => HealthCheck::Healthy,
+                Err(error) => error.health_check(),
+            };
+            let in_flight = in_flight_before.max(self.in_flight.load(Ordering::Relaxed));
+            let is_healthy = self.log_change(|health| health.checked(checked, in_flight));
             // Also if nothing has changed: a call that did not reach it may have reported otherwise meanwhile.
             self.send_health(is_healthy).await;
             let interval =
@@ -74,19 +108,56 @@ impl MonitoredBackEnd {
         let _ = self.events.send(WorkerInput::HealthChecked(self.executor, is_healthy)).await;
     }
 
-    /// Records whether it is available, and logs changes.
-    fn set_problem(&self, problem: Option<String>) {
-        let before = {
-            let mut known = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *known, problem.clone())
-        };
+    fn update_health<T>(&self, update: impl FnOnce(&mut BackEndHealth) -> T) -> T {
+        update(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Updates whether it is available, and logs a change.
+    fn log_change<T>(&self, update: impl FnOnce(&mut BackEndHealth) -> T) -> T {
+        let (was_healthy, problem, updated) = self.update_health(|health| {
+            let was_healthy = health.problem().is_none();
+            let updated = update(health);
+            (was_healthy, health.problem().map(str::to_owned), updated)
+        });
         let executor = &self.name;
-        match (before, &problem) {
-            (None, Some(problem)) => {
+        match problem {
+            Some(problem) if was_healthy => {
                 tracing::warn!(%executor, "the back end is unavailable and gets no tasks: {problem}");
             }
-            (Some(_), None) => tracing::info!(%executor, "the back end is healthy again"),
+            None if !was_healthy => tracing::info!(%executor, "the back end is healthy again"),
             _ => {}
         }
+        updated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hypha_backends::{BackEndSettings, Format};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// As a back end that serves one request at a time: its checks are not answered meanwhile.
+    #[tokio::test]
+    async fn back_end_that_works_on_a_call_is_alive() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let mut settings = BackEndSettings::new(url, Format::Openai);
+        settings.check_timeout = Duration::from_millis(50);
+        let (events, mut checks) = mpsc::channel(8);
+        let back_end = BackEnd::new(settings).unwrap();
+        let monitored = MonitoredBackEnd::start(back_end, 0, "e".parse().unwrap(), &events);
+        let call = monitored.call_begins();
+        let mut is_healthy = async || match checks.recv().await {
+            Some(WorkerInput::HealthChecked(0, is_healthy)) => is_healthy,
+            _ => panic!("no health check has ended"),
+        };
+        assert!(is_healthy().await);
+        assert_eq!(monitored.problem(), None);
+        drop(call);
+        monitored.check_soon();
+        assert!(!is_healthy().await, "there is nothing that it could be busy with");
+        assert!(monitored.problem().is_some());
     }
 }

@@ -236,6 +236,7 @@ async fn call(
     let spec = &dispatch.spec;
     let model = spec.requirement.model.as_ref().unwrap_or(&runner.model);
     let calling = async {
+        let _in_flight = monitored.call_begins();
         let mut call = monitored.back_end.start(Some(model), spec.form, &spec.input, spec.stream);
         if spec.stream {
             let mut batcher = PieceBatcher::new(id, events);
@@ -253,7 +254,12 @@ async fn call(
         }
         match call.outcome().await {
             CallOutcome::Completed { payload } => Outcome::Completed { result: payload.into() },
-            CallOutcome::Failed(error) => Outcome::Failed(error),
+            CallOutcome::Failed(error) => {
+                if error.kind == FailureKind::BackendError {
+                    monitored.check_soon();
+                }
+                Outcome::Failed(error)
+            }
             CallOutcome::Unreachable { error } => {
                 monitored.mark_unreachable(&error).await;
                 Outcome::Unreachable { error }

@@ -21,8 +21,19 @@ const NOTICED_WITHIN: Span = Span::from_secs(6);
 pub(crate) const PRESUMED_LOST_AFTER: Span = Span::from_millis(100);
 /// A run on a worker whose clock is 10 % fast is stopped after this share of its time.
 pub(crate) const FAST_CLOCK: f64 = 0.9;
-/// A task that was returned or refused this often may be given up.
-const MAX_REFUSALS: u32 = 100;
+/// The second error that a back end answers for a task is final.
+const MAX_BACK_END_ERRORS: u32 = 2;
+
+/// How a run failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunFailure {
+    /// Another attempt may succeed.
+    Retryable,
+    /// The back end answered an error.
+    BackEndError,
+    /// No attempt would succeed.
+    Final,
+}
 
 /// See the module documentation.
 pub(super) struct FailureChecker {
@@ -36,8 +47,8 @@ pub(super) struct FailureChecker {
     down: Vec<Vec<(Time, Time)>>,
     /// Since when executors run.
     runs: BTreeMap<RunId, Time>,
-    /// Runs whose executor failed, and whether the failure was reported as final.
-    failed_runs: BTreeMap<RunId, bool>,
+    /// Runs whose executor failed.
+    failed_runs: BTreeMap<RunId, RunFailure>,
     tasks: Map<TaskId, AttemptHistory>,
 }
 
@@ -46,6 +57,7 @@ pub(super) struct FailureChecker {
 struct AttemptHistory {
     current: Option<DispatchedAttempt>,
     genuine: u32,
+    back_end_errors: u32,
     /// The attempts that the scheduler counts.
     counted: u32,
 }
@@ -107,11 +119,11 @@ impl FailureChecker {
         self.runs.insert(run, now);
     }
 
-    /// An executor has ended; if it failed, whether the failure is final.
-    pub(super) fn run_ended(&mut self, run: RunId, failed: Option<bool>) {
+    /// An executor has ended; how it failed, if it did.
+    pub(super) fn run_ended(&mut self, run: RunId, failed: Option<RunFailure>) {
         self.runs.remove(&run);
-        if let Some(is_final) = failed {
-            self.failed_runs.insert(run, is_final);
+        if let Some(failed) = failed {
+            self.failed_runs.insert(run, failed);
         }
     }
 
@@ -168,7 +180,6 @@ impl FailureChecker {
             || verdict.is_final
             || (verdict.is_genuine && wants_no_retry)
             || one_run_is_lost
-            || finished.attempts >= MAX_REFUSALS
         {
             return Ok(());
         }
@@ -197,9 +208,15 @@ impl FailureChecker {
         let from = dispatched.at - NOTICED_WITHIN;
         let had_fault =
             dispatched.worker.is_some_and(|worker| self.had_fault(scheduler, worker, from, now));
+        history.back_end_errors += u32::from(failed_run == Some(RunFailure::BackEndError));
+        let is_final = match failed_run {
+            Some(RunFailure::Final) => true,
+            Some(RunFailure::BackEndError) => history.back_end_errors >= MAX_BACK_END_ERRORS,
+            Some(RunFailure::Retryable) | None => false,
+        };
         let verdict = Verdict {
             is_genuine: failed_run.is_some() || too_long || had_fault,
-            is_final: failed_run.unwrap_or_default(),
+            is_final,
             was_interrupted: self.downtime(scheduler, from, now) > Span::ZERO,
         };
         history.genuine += u32::from(verdict.is_genuine);

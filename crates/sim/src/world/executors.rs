@@ -9,7 +9,7 @@ use super::World;
 use super::event_queue::WorldEvent;
 use super::nodes::index_of_spec;
 use crate::batching::pace;
-use crate::checkers::{FAST_CLOCK, Violation};
+use crate::checkers::{FAST_CLOCK, RunFailure, Violation};
 
 /// How long an executor takes to stop.
 const STOP_TIME: Span = Span::from_millis(1);
@@ -157,9 +157,12 @@ impl World {
         let outcome = self.outcome(worker, run);
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {
-            _ if run.stopped => took_too_long.then_some(false),
-            Outcome::Failed(error) => Some(!error.kind.is_retryable()),
-            Outcome::Completed { result } => (!result.digest_matches()).then_some(false),
+            _ if run.stopped => took_too_long.then_some(RunFailure::Retryable),
+            Outcome::Failed(error) if error.kind.is_retryable() => Some(RunFailure::Retryable),
+            Outcome::Failed(_) => Some(RunFailure::Final),
+            Outcome::Completed { result } => {
+                (!result.digest_matches()).then_some(RunFailure::Retryable)
+            }
             _ => None,
         };
         self.checkers.run_ended(id, failed);

@@ -83,6 +83,11 @@ fn an_attempt_that_a_restart_uses_up_is_noticed() {
 }
 
 #[test]
+fn a_busy_back_end_that_uses_up_an_attempt_is_noticed() {
+    assert_noticed(Mutant::CountedBusy, &[Promise::NoWrongfulFailure]);
+}
+
+#[test]
 fn an_attempt_that_a_replaced_connection_uses_up_is_noticed() {
     assert_noticed(Mutant::LostReplacedLink, &[Promise::NoWrongfulFailure]);
 }

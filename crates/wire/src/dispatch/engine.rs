@@ -217,15 +217,18 @@ impl From<FromWorker> for Report {
                         let object = Some(ResultObject { digest: of_object, bytes });
                         Report::Completed { attempt, run_us, result, digest, object }
                     }
-                    Outcome::Failed(TaskError { kind, message, status }) => Report::Failed {
-                        attempt,
-                        run_us,
-                        error: cut(message),
-                        retry: kind.is_retryable(),
-                        unreachable: false,
-                        kind,
-                        status,
-                    },
+                    Outcome::Failed(TaskError { kind, message, status, retry_after_s }) => {
+                        Report::Failed {
+                            attempt,
+                            run_us,
+                            error: cut(message),
+                            retry: kind.is_retryable(),
+                            unreachable: false,
+                            kind,
+                            status,
+                            retry_after_s,
+                        }
+                    }
                     Outcome::TimedOut => Report::TimedOut { attempt, run_us },
                     Outcome::Unreachable { error } => Report::Failed {
                         attempt,
@@ -235,6 +238,7 @@ impl From<FromWorker> for Report {
                         unreachable: true,
                         kind: FailureKind::Unknown,
                         status: None,
+                        retry_after_s: None,
                     },
                 }
             }
@@ -314,7 +318,16 @@ impl From<Report> for FromWorker {
             Report::Failed { attempt, run_us, error, unreachable: true, .. } => {
                 finished(attempt, run_us, Outcome::Unreachable { error })
             }
-            Report::Failed { attempt, run_us, error, retry, unreachable: false, kind, status } => {
+            Report::Failed {
+                attempt,
+                run_us,
+                error,
+                retry,
+                unreachable: false,
+                kind,
+                status,
+                retry_after_s,
+            } => {
                 let kind = match kind {
                     FailureKind::Unknown => FailureKind::unknown(retry),
                     known => known,
@@ -322,7 +335,7 @@ impl From<Report> for FromWorker {
                 finished(
                     attempt,
                     run_us,
-                    Outcome::Failed(TaskError { kind, message: error, status }),
+                    Outcome::Failed(TaskError { kind, message: error, status, retry_after_s }),
                 )
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),

@@ -569,11 +569,11 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
                 Outcome::Completed { result }
             }
         ),
-        (0..FailureKind::ALL.len(), any::<String>(), any::<Option<u16>>()).prop_map(
-            |(kind, message, status)| {
-                Outcome::Failed(TaskError { kind: FailureKind::ALL[kind], message, status })
-            }
-        ),
+        (0..FailureKind::ALL.len(), any::<String>(), any::<Option<u16>>(), any::<Option<u32>>())
+            .prop_map(|(kind, message, status, retry_after_s)| {
+                let kind = FailureKind::ALL[kind];
+                Outcome::Failed(TaskError { kind, message, status, retry_after_s })
+            }),
         Just(Outcome::TimedOut),
         any::<String>().prop_map(|error| Outcome::Unreachable { error }),
     ];

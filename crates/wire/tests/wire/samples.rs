@@ -318,10 +318,28 @@ pub(crate) fn for_parts() -> Vec<ToWorker> {
 pub(crate) fn of_kinds() -> Vec<FromWorker> {
     let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
     let answered = TaskError { status: Some(422), ..TaskError::default() };
-    let errors = FailureKind::ALL.map(|kind| TaskError::new(kind, "out of memory €"));
+    let is_of_then =
+        |kind: &FailureKind| !matches!(kind, FailureKind::BackendError | FailureKind::BackendBusy);
+    let kinds = FailureKind::ALL.into_iter().filter(is_of_then);
+    let errors = kinds.map(|kind| TaskError::new(kind, "out of memory €"));
     let finished =
         |error| FromWorker::Finished { attempt, fence, run, outcome: Outcome::Failed(error) };
-    errors.into_iter().chain([answered]).map(finished).collect()
+    errors.chain([answered]).map(finished).collect()
+}
+
+/// What later releases add: back ends that answer errors or are busy, and until when.
+pub(crate) fn of_answers() -> Vec<FromWorker> {
+    let ((attempt, fence), run) = (attempt(), Span::from_micros(1_234));
+    let answered = |kind, status| TaskError { status: Some(status), ..TaskError::new(kind, "no") };
+    let busy = answered(FailureKind::BackendBusy, 429);
+    let errors = [
+        answered(FailureKind::BackendError, 500),
+        TaskError { retry_after_s: Some(7), ..busy.clone() },
+        busy,
+    ];
+    let finished =
+        |error| FromWorker::Finished { attempt, fence, run, outcome: Outcome::Failed(error) };
+    errors.into_iter().map(finished).collect()
 }
 
 /// What later releases add: a result that was sent as a bulk transfer.
@@ -458,6 +476,7 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "parts", reports(of_parts())),
         sample("orders", "parts", orders(for_parts())),
         sample("reports", "kinds", reports(of_kinds())),
+        sample("reports", "answers", reports(of_answers())),
         sample("reports", "object", reports(of_object())),
         sample("reports", "object_before", reports(of_object_before())),
         sample("orders", "resumed", orders(resumed())),

@@ -1,17 +1,22 @@
 //! The requests to a task instance and its responses, in JSON. Instances are programs of many authors: their responses
 //! are parsed leniently, and bounded.
+//!
+//! There are two dialects. Instances of the first report themselves at `/status` and take tasks at `/queue/enqueue`;
+//! those of the second, which SwarmPilot has today, at `/info` and `/queue/submit`. Results are the same in both.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Method, Uri};
 use hypha_engine::back_end::{EnqueueOutcome, FetchOutcome, InstanceReport as Verdict};
 use hypha_engine::{Dispatch, Outcome};
-use hypha_model::{Executor, FailureKind, Payload, Span, TaskError, Worker};
-use serde::Deserialize;
+use hypha_model::{Executor, FailureKind, Name, Payload, Span, TaskError, Worker};
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::back_end::{get, read_success};
@@ -68,6 +73,8 @@ pub(super) struct InstanceClient {
     pub(super) public_url: Option<String>,
     pub(super) timeout: Duration,
     pub(super) limit_bytes: usize,
+    /// Whether it takes tasks at `/queue/submit`, as far as known.
+    pub(super) is_submit: Arc<AtomicBool>,
 }
 
 /// Requests the status of an instance: at `/status`, or at `/info` where that is missing.
@@ -96,13 +103,15 @@ impl InstanceStatus {
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
-        let replicas = value["replicas_running"].as_u64().unwrap_or(1).max(1);
+        let deployed = &value["deployed_model"];
+        let replicas = value["replicas_running"].as_u64().or_else(|| deployed["replicas"].as_u64());
+        let replicas = replicas.unwrap_or(1).max(1);
         InstanceStatus {
             instance: text(&value["instance_id"]),
-            model: text(&value["model_type"])
-                .or_else(|| text(&value["deployed_model"]["model_name"])),
+            model: text(&value["model_type"]).or_else(|| text(&deployed["model_name"])),
             replicas: u32::try_from(replicas).unwrap_or(u32::MAX).min(MAX_REPLICAS),
-            word: text(&value["status"]),
+            // Where both are given, `status` is only that of the response.
+            word: text(&value["instance_status"]).or_else(|| text(&value["status"])),
         }
     }
 
@@ -129,21 +138,42 @@ impl InstanceStatus {
 /// The largest concurrency of an instance: each of its tasks is polled for.
 const MAX_REPLICAS: u32 = 256;
 
+/// A report, before its fields are parsed: a field of another type than expected must not hide the others, and the
+/// result is kept as it is.
+#[derive(Deserialize)]
+struct RawReport<'a> {
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+    /// `null` is a valid result of a task that is done.
+    #[serde(borrow, default, deserialize_with = "even_null")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    execution_time: Option<&'a RawValue>,
+}
+
+fn even_null<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The value of a raw one, if it has the expected type.
+fn parsed<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
 impl InstanceReport {
-    fn read(value: &Value) -> InstanceReport {
-        let result = value.get("result").map(|it| Payload::from(it.to_string().into_bytes()));
-        let error = match &value["error"] {
-            Value::Null => None,
-            Value::String(text) => Some(text.clone()),
-            other => Some(other.to_string()),
-        };
-        InstanceReport {
-            status: value["status"].as_str().map(str::to_owned),
-            // Of a task that is done, `null` is a valid result when the instance itself returns it.
-            result,
-            error,
-            execution_time_ms: value["execution_time"].as_f64(),
-        }
+    fn read(body: &[u8]) -> serde_json::Result<InstanceReport> {
+        let raw: RawReport<'_> = serde_json::from_slice(body)?;
+        let text = |raw: &RawValue| parsed(Some(raw)).unwrap_or_else(|| raw.get().to_owned());
+        Ok(InstanceReport {
+            status: parsed(raw.status),
+            result: raw.result.map(|result| Payload::from(result.get().as_bytes())),
+            error: raw.error.map(text),
+            execution_time_ms: parsed(raw.execution_time),
+        })
     }
 
     /// The meaning of the report for the task.
@@ -173,24 +203,38 @@ impl InstanceReport {
 
 impl InstanceClient {
     /// Enqueues a task.
-    pub(super) async fn enqueue(&self, dispatch: &Dispatch, secret: &str) -> EnqueueResponse {
+    pub(super) async fn enqueue(
+        &self,
+        dispatch: &Dispatch,
+        model: Option<&Name>,
+        secret: &str,
+    ) -> EnqueueResponse {
         let response = |enqueued| EnqueueResponse { enqueued, unreachable: None };
         let failed = |error| EnqueueOutcome::Failed(Outcome::Failed(error));
-        let body = match self.body(dispatch, secret) {
-            Ok(body) => body,
-            Err(error) => {
-                return response(failed(TaskError::new(FailureKind::InvalidInput, error)));
-            }
-        };
-        let path = Uri::from_static("/queue/enqueue");
+        if let Err(error) = serde_json::from_slice::<IgnoredAny>(dispatch.spec.input.bytes()) {
+            let error = format!("the input is not JSON, which task instances require ({error})");
+            return response(failed(TaskError::new(FailureKind::InvalidInput, error)));
+        }
         let request = async {
-            let exchange = self.origin.send(Method::POST, path, None, body).await?;
-            read_success(exchange, MAX_ENQUEUED_BYTES).await
+            let is_submit = self.is_submit.load(Ordering::Relaxed);
+            match self.post_task(dispatch, model, secret, is_submit).await {
+                // It may have the other route.
+                Err(HttpError::Status { status: 404 | 405, .. }) => {
+                    let posted = self.post_task(dispatch, model, secret, !is_submit).await;
+                    if posted.is_ok() {
+                        self.is_submit.store(!is_submit, Ordering::Relaxed);
+                    }
+                    posted
+                }
+                posted => posted,
+            }
         };
         match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
-            Ok(body) => response(EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from))),
-            Err(HttpError::Status { status: 429 | 503, .. }) => response(EnqueueOutcome::Busy),
+            Ok(body) => response(match error_in(&body) {
+                Some(error) => failed(TaskError::new(FailureKind::BackendError, error)),
+                None => EnqueueOutcome::Accepted(assigned_id(&body).map(Arc::from)),
+            }),
             Err(error @ (HttpError::Status { .. } | HttpError::TooLarge { .. })) => {
                 response(failed(error.into()))
             }
@@ -206,26 +250,45 @@ impl InstanceClient {
         }
     }
 
-    fn body(&self, dispatch: &Dispatch, secret: &str) -> Result<Bytes, String> {
-        let input = dispatch.spec.input.bytes();
-        serde_json::from_slice::<IgnoredAny>(input).map_err(|error| {
-            format!("the input is not JSON, which task instances require ({error})")
-        })?;
+    async fn post_task(
+        &self,
+        dispatch: &Dispatch,
+        model: Option<&Name>,
+        secret: &str,
+        is_submit: bool,
+    ) -> Result<Bytes, HttpError> {
+        let path = if is_submit { "/queue/submit" } else { "/queue/enqueue" };
+        let body = self.body(dispatch, model, secret, is_submit);
+        let exchange = self.origin.send(Method::POST, Uri::from_static(path), None, body).await?;
+        read_success(exchange, MAX_ENQUEUED_BYTES).await
+    }
+
+    fn body(
+        &self,
+        dispatch: &Dispatch,
+        model: Option<&Name>,
+        secret: &str,
+        is_submit: bool,
+    ) -> Bytes {
         let callback = self.public_url.as_ref().map(|url| {
             format!("{}/notify/task_complete?secret={secret}", url.trim_end_matches('/'))
         });
-        let fields = serde_json::json!({
+        let mut fields = serde_json::json!({
             "task_id": dispatch.attempt.task,
             "metadata": dispatch.spec.metadata,
             "callback_url": callback,
         });
+        if is_submit {
+            fields["model_name"] = model.map(Name::as_str).into();
+        }
         // The input is inserted as it is, neither parsed nor serialized again: numbers keep their digits.
         let mut body = fields.to_string().into_bytes();
         body.pop();
-        body.extend_from_slice(b",\"input_data\":");
-        body.extend_from_slice(input);
+        let name: &[u8] = if is_submit { b",\"task_input\":" } else { b",\"input_data\":" };
+        body.extend_from_slice(name);
+        body.extend_from_slice(dispatch.spec.input.bytes());
         body.push(b'}');
-        Ok(Bytes::from(body))
+        Bytes::from(body)
     }
 
     /// Requests the result of a task.
@@ -239,8 +302,8 @@ impl InstanceClient {
         };
         match timeout(self.timeout, request).await.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
         {
-            Ok(body) => match serde_json::from_slice::<Value>(&body) {
-                Ok(value) => FetchOutcome::Report(InstanceReport::read(&value).verdict()),
+            Ok(body) => match InstanceReport::read(&body) {
+                Ok(report) => FetchOutcome::Report(report.verdict()),
                 Err(_) => FetchOutcome::NoAnswer,
             },
             Err(HttpError::Status { status: 404, .. }) => FetchOutcome::Unknown,
@@ -250,6 +313,17 @@ impl InstanceClient {
             Err(_) => FetchOutcome::NoAnswer,
         }
     }
+}
+
+/// Why a task was not accepted, if a response with a status of success says so in its body.
+fn error_in(body: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    let shown = |value: &Value| value.as_str().map(|text| text.chars().take(500).collect());
+    (value["status"] == "error").then(|| {
+        let reason = shown(&value["message"]).or_else(|| shown(&value["error"]));
+        let reason: String = reason.unwrap_or_else(|| "it gave no reason".to_owned());
+        format!("the task instance did not accept it: {reason}")
+    })
 }
 
 /// The id that an instance assigned to a task, if it is usable.
@@ -295,6 +369,13 @@ mod tests {
                           "queue_size": 1, "status": "running"});
         check(full, Some("m"), 3, true);
         check(json!({"deployed_model": {"model_name": "m"}}), Some("m"), 1, true);
+        let info = json!({"status": "success", "instance_status": "running", "uptime": 1.5,
+                          "deployed_model": {"model_name": "m", "replicas": 2},
+                          "queue_info": {"length_of_queue": 0}});
+        check(info, Some("m"), 2, true);
+        let starting = json!({"status": "success", "instance_status": "initializing",
+                              "deployed_model": {"model_name": "m", "replicas": 2}});
+        check(starting, Some("m"), 2, false);
         check(json!({"model_type": "m", "replicas_running": 0}), Some("m"), 1, true);
         check(json!({"model_type": "m", "replicas_running": u64::MAX}), Some("m"), 256, true);
         check(
@@ -310,7 +391,8 @@ mod tests {
     #[test]
     fn reports_decide_the_outcome_of_tasks() {
         let check = |value: Value, expected: &str| {
-            let shown = match InstanceReport::read(&value).verdict() {
+            let report = InstanceReport::read(value.to_string().as_bytes()).unwrap();
+            let shown = match report.verdict() {
                 Verdict::Pending => "not yet".to_owned(),
                 Verdict::NoResult => "no result".to_owned(),
                 Verdict::Ended(Outcome::Completed { result }, run) => {
@@ -332,7 +414,15 @@ mod tests {
         check(json!({"status": "running"}), "not yet");
         check(json!({"status": "failed", "error": {"code": 7}}), "failed: {\\\"code\\\":7}");
         check(json!({"status": 7}), "not yet");
-        check(json!("completed"), "not yet");
+        assert!(InstanceReport::read(b"\"completed\"").is_err());
+    }
+
+    #[test]
+    fn result_is_kept_as_it_is() {
+        let odd = r#"{"z": 18446744073709551616, "a": 1.10,  "b": 1e400}"#;
+        let body = format!(r#"{{"result": {odd}, "status": "completed"}}"#);
+        let report = InstanceReport::read(body.as_bytes()).unwrap();
+        assert_eq!(report.result, Some(Payload::from(odd.as_bytes())));
     }
 
     #[test]

@@ -76,21 +76,11 @@ impl World {
                 );
             }
             Some((BackEndCondition::Busy, _)) if !matches!(call.kind, CallKind::Fetch(_)) => {
-                let response = match call.kind {
-                    CallKind::Run => Response::Ran(failed("the back end answered 429")),
-                    _ => Response::Enqueued { enqueued: EnqueueOutcome::Busy, unanswered: false },
-                };
+                let response = error_response(&call.kind, 429);
                 self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
             Some((BackEndCondition::Failing, _)) if !matches!(call.kind, CallKind::Fetch(_)) => {
-                let outcome = failed("the back end answered 500");
-                let response = match call.kind {
-                    CallKind::Run => Response::Ran(outcome),
-                    _ => Response::Enqueued {
-                        enqueued: EnqueueOutcome::Failed(outcome),
-                        unanswered: false,
-                    },
-                };
+                let response = error_response(&call.kind, 500);
                 self.respond(worker, incarnation, self.now + ONE_WAY_LATENCY, &call, response);
             }
             _ => return self.accept_call(worker, incarnation, call),
@@ -266,6 +256,16 @@ pub(super) fn outcome(index: usize, fails: bool) -> Outcome {
 
 fn failed(error: &str) -> Outcome {
     Outcome::Failed(TaskError::new(FailureKind::BackendFailed, error))
+}
+
+/// The back end answers a call with this status.
+fn error_response(kind: &CallKind, status: u16) -> Response {
+    let error = TaskError::new(FailureKind::of_http_status(status), "an injected error");
+    let outcome = Outcome::Failed(TaskError { status: Some(status), ..error });
+    match kind {
+        CallKind::Run => Response::Ran(outcome),
+        _ => Response::Enqueued { enqueued: EnqueueOutcome::Failed(outcome), unanswered: false },
+    }
 }
 
 fn unreachable_response(kind: &CallKind) -> Response {

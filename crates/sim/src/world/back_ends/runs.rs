@@ -10,7 +10,7 @@ use hypha_model::{FailureKind, Span, TaskError};
 
 use super::calls::{CallKind, outcome};
 use super::{BackEndKind, Call, HttpEvent, HttpRun, ONE_WAY_LATENCY, Response, START_REPORT_DELAY};
-use crate::checkers::{FAST_CLOCK, Violation};
+use crate::checkers::{FAST_CLOCK, RunFailure, Violation};
 use crate::world::World;
 use crate::world::nodes::index_of_spec;
 
@@ -278,13 +278,18 @@ impl World {
         self.executors[worker].busy += ran_for;
         let took_too_long = ran_for >= run.dispatch.timeout.mul_f64(FAST_CLOCK);
         let failed = match &end {
-            // A run that was stopped has not failed.
-            RunEnd::Outcome(Outcome::Failed(error), _)
-                if error.kind == FailureKind::BackendFailed =>
+            // A run that was stopped has not failed, nor has one that the back end has not accepted.
+            RunEnd::Outcome(Outcome::Failed(TaskError { kind, .. }), _)
+                if *kind == FailureKind::BackendFailed =>
             {
-                Some(false)
+                Some(RunFailure::Retryable)
             }
-            RunEnd::Outcome(..) if took_too_long => Some(false),
+            RunEnd::Outcome(Outcome::Failed(TaskError { kind, .. }), _)
+                if *kind == FailureKind::BackendError =>
+            {
+                Some(RunFailure::BackEndError)
+            }
+            RunEnd::Outcome(..) if took_too_long => Some(RunFailure::Retryable),
             _ => None,
         };
         self.checkers.run_ended(id, failed);
