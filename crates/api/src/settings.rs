@@ -53,7 +53,7 @@ impl Settings {
     pub const DEFAULT_MAX_REQUEST_BYTES: usize = 10_000_000;
     /// Some twenty-five of the largest bodies; most bodies are a few kilobytes, and arrive at once.
     pub const DEFAULT_MAX_BUFFERED_BYTES: usize = 256 << 20;
-    /// Each holds a socket and some ten kilobytes of buffers: 80 MB at most.
+    /// Each holds a socket and some ten kilobytes of buffers, and no more than 64 KiB whatever is sent.
     pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
     /// Two of the scheduler's health checks of an unreachable back end, at its usual `health_check_timeout`:
     /// enough for a server that is only restarted.

@@ -27,7 +27,7 @@ impl Stream {
         let settings = Settings {
             role: NodeRole::Worker,
             agent: "hypha-bench".into(),
-            instance: None,
+            incarnation: None,
             listen: vec![Multiaddr::from(Ipv4Addr::LOCALHOST).with(Protocol::Tcp(0))],
             external: Vec::new(),
             gateways: Vec::new(),

@@ -75,7 +75,7 @@ impl Behaviour {
             peers: peers::Behaviour::new(gatekeeper),
             identify: identify::Behaviour::new(
                 identify::Config::new("hypha/1".into(), keypair.public())
-                    .with_agent_version(agent(&settings.agent, settings.instance))
+                    .with_agent_version(agent(&settings.agent, settings.incarnation))
                     .with_push_listen_addr_updates(true),
             ),
             ping: ping::Behaviour::new(

@@ -15,7 +15,7 @@ pub struct Settings {
     pub agent: String,
     /// A random number of this process, by which peers notice that two nodes use one key; `None` for a client that uses
     /// a node's key for a short time.
-    pub instance: Option<u64>,
+    pub incarnation: Option<u64>,
     /// The addresses it listens on.
     pub listen: Vec<Multiaddr>,
     /// Its external addresses, if they are configured.

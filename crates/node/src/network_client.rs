@@ -58,7 +58,7 @@ impl NetworkClient<'_> {
         settings.external.clear();
         settings.bulk_listen.clear();
         settings.relay_circuit = false;
-        settings.instance = None;
+        settings.incarnation = None;
         Ok((settings, pki))
     }
 

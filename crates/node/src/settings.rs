@@ -177,7 +177,7 @@ pub(crate) fn network(
     Settings {
         role,
         agent: format!("hypha/{version}"),
-        instance: Some(rand::random()),
+        incarnation: Some(rand::random()),
         listen: network.listen_addresses.clone(),
         external: network.external_addresses.clone(),
         gateways: network.gateway_addresses.clone(),

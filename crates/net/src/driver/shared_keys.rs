@@ -12,17 +12,17 @@ use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
 
 /// Separates the number from the rest of the agent string.
-const MARK: &str = " instance/";
+const MARK: &str = " incarnation/";
 
 /// The agent string of a process.
-pub(crate) fn agent(program: &str, instance: Option<u64>) -> String {
-    match instance {
-        Some(instance) => format!("{program}{MARK}{instance:016x}"),
+pub(crate) fn agent(program: &str, incarnation: Option<u64>) -> String {
+    match incarnation {
+        Some(incarnation) => format!("{program}{MARK}{incarnation:016x}"),
         None => program.to_owned(),
     }
 }
 
-fn instance_of(agent: &str) -> Option<u64> {
+fn incarnation_of(agent: &str) -> Option<u64> {
     u64::from_str_radix(agent.rsplit_once(MARK)?.1, 16).ok()
 }
 
@@ -35,7 +35,7 @@ pub(super) struct SharedKeys {
 
 struct IdentifiedConnection {
     peer: PeerId,
-    instance: u64,
+    incarnation: u64,
     since: Instant,
     responded: Option<Instant>,
 }
@@ -49,10 +49,10 @@ impl SharedKeys {
         peer: PeerId,
         agent: &str,
     ) {
-        let Some(instance) = instance_of(agent) else { return };
+        let Some(incarnation) = incarnation_of(agent) else { return };
         self.connections.entry(connection).or_insert(IdentifiedConnection {
             peer,
-            instance,
+            incarnation,
             since: now,
             responded: None,
         });
@@ -87,7 +87,7 @@ impl SharedKeys {
         };
         of_peer().any(|one| {
             of_peer().any(|other| {
-                one.instance != other.instance && after(one, other) && after(other, one)
+                one.incarnation != other.incarnation && after(one, other) && after(other, one)
             })
         })
     }
@@ -101,15 +101,15 @@ mod tests {
 
     const PROGRAM: &str = "hypha/1";
 
-    /// Events in order, each a second after the one before: (connection, instance to identify; `None` to respond).
+    /// Events in order, each a second after the one before: (connection, incarnation to identify; `None` to respond).
     fn noticed(events: &[(usize, Option<u64>)]) -> (usize, SharedKeys) {
         let (start, peer, mut keys) = (Instant::now(), PeerId::random(), SharedKeys::default());
-        let count = events.iter().zip(1..).filter(|((connection, instance), second)| {
+        let count = events.iter().zip(1..).filter(|((connection, incarnation), second)| {
             let now = start + Duration::from_secs(*second);
             let connection = ConnectionId::new_unchecked(*connection);
-            match instance {
-                Some(instance) => {
-                    keys.identified(now, connection, peer, &agent(PROGRAM, Some(*instance)));
+            match incarnation {
+                Some(incarnation) => {
+                    keys.identified(now, connection, peer, &agent(PROGRAM, Some(*incarnation)));
                     false
                 }
                 None => keys.responded(now, connection).is_some(),
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn agents_without_an_instance_are_ignored() {
-        assert_eq!(instance_of(&agent(PROGRAM, Some(0xfe))), Some(0xfe));
-        for text in [&agent(PROGRAM, None), "", "x instance/", "x instance/zz"] {
-            assert_eq!(instance_of(text), None, "{text}");
+    fn agents_without_an_incarnation_are_ignored() {
+        assert_eq!(incarnation_of(&agent(PROGRAM, Some(0xfe))), Some(0xfe));
+        for text in [&agent(PROGRAM, None), "", "x incarnation/", "x incarnation/zz"] {
+            assert_eq!(incarnation_of(text), None, "{text}");
         }
     }
 }

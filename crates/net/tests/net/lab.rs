@@ -26,7 +26,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Each node of a test is a process of its own, as far as its peers can see.
-static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
+static NEXT_INCARNATION: AtomicU64 = AtomicU64::new(1);
 
 /// An operator with one organisation.
 pub(crate) struct Lab {
@@ -121,7 +121,7 @@ pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
     Settings {
         role,
         agent: "hypha/test".into(),
-        instance: Some(NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed)),
+        incarnation: Some(NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed)),
         listen: vec![loopback()],
         external: Vec::new(),
         gateways: gateways.to_vec(),
