@@ -42,9 +42,10 @@ pub(crate) fn origins(given: &SourcedValue) -> Result<Vec<String>, Problem> {
         let (scheme, authority) = origin.split_once("://").ok_or_else(wrong)?;
         let in_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         let plain = |c: char| c.is_ascii_graphic() && !"/?#@*".contains(c);
-        if !(scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(in_scheme))
-            || !(names_a_host(authority) && authority.chars().all(plain))
-        {
+        let is_scheme =
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(in_scheme);
+        let is_authority = names_a_host(authority) && authority.chars().all(plain);
+        if !is_scheme || !is_authority {
             return Err(wrong());
         }
         let usual_port = match scheme {
