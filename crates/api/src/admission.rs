@@ -3,10 +3,12 @@
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
 
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::settings::Settings;
+use crate::web_access::Cors;
 
 /// Longer than any token; nothing longer is hashed.
 const MAX_TOKEN_BYTES: usize = 512;
@@ -15,10 +17,45 @@ const MAX_TOKEN_BYTES: usize = 512;
 const PUBLIC_ROUTES: [&str; 5] =
     ["/healthz", "/readyz", "/openapi.json", "/notify/task_complete", "/result/submit"];
 
+/// Health checks may name any host: they reveal nothing, and a load balancer's name is not configured.
+const HEALTH_ROUTES: [&str; 2] = ["/healthz", "/readyz"];
+
+/// What becomes of a request.
+pub(crate) enum Admission {
+    /// It is routed.
+    Route,
+    /// It is routed, and these headers are added to its response.
+    RouteWith(Cors),
+    /// This is the response.
+    Respond(Response),
+}
+
 /// Identifies the caller of `request` and puts a [`Caller`] into its extensions, or refuses the request.
-pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Result<(), Error> {
+pub(crate) fn admit(settings: &Settings, request: &mut Request) -> Admission {
+    let identified = identify(settings, request);
+    let Some(cors) = settings.web.cors(request.headers()) else {
+        return match identified {
+            Ok(()) => Admission::Route,
+            Err(error) => Admission::Respond(error.into_response()),
+        };
+    };
+    let is_refused_page = settings.tokens.is_none() && identified.is_err();
+    let preflight = if is_refused_page { None } else { cors.preflight(request) };
+    match (preflight, identified) {
+        (Some(response), _) => Admission::Respond(cors.add_to(response)),
+        (None, Ok(())) => Admission::RouteWith(cors),
+        // A page of an allowed origin may read why it is refused.
+        (None, Err(error)) => Admission::Respond(cors.add_to(error.into_response())),
+    }
+}
+
+fn identify(settings: &Settings, request: &mut Request) -> Result<(), Error> {
     let caller = match &settings.tokens {
-        None => Caller::ANONYMOUS_ADMIN,
+        None => match settings.web.check(request) {
+            Ok(()) => Caller::ANONYMOUS_ADMIN,
+            Err(_) if HEALTH_ROUTES.contains(&request.uri().path()) => return Ok(()),
+            Err(refused) => return Err(refused),
+        },
         Some(_) if is_public(request.uri()) => return Ok(()),
         Some(tokens) => bearer_token(request.headers())
             .and_then(|token| tokens.caller(token))

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use crate::body::BodyReader;
 use crate::service::SchedulerApi;
 use crate::settings::Settings;
 
@@ -18,13 +19,16 @@ pub(crate) struct AppStateInner {
     pub(crate) service: Arc<dyn SchedulerApi>,
     /// The operator's settings.
     pub(crate) settings: Settings,
+    /// Reads bodies within those settings.
+    pub(crate) bodies: BodyReader,
     /// The OpenAPI document, once it has been requested.
     pub(crate) document: OnceLock<Bytes>,
 }
 
 impl AppState {
     pub(crate) fn new(service: Arc<dyn SchedulerApi>, settings: Settings) -> AppState {
-        AppState(Arc::new(AppStateInner { service, settings, document: OnceLock::new() }))
+        let bodies = BodyReader::new(settings.max_request_bytes, settings.max_buffered_bytes);
+        AppState(Arc::new(AppStateInner { service, settings, bodies, document: OnceLock::new() }))
     }
 }
 

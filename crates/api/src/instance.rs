@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
+use crate::admission::Admission;
 use crate::reactors::ReactorPool;
 use crate::serve::{AdmissionRouter, accept_connections};
 use crate::settings::Settings;
@@ -41,7 +42,10 @@ pub trait Instance: Send + Sync + 'static {
 pub struct InstanceSettings {
     /// The largest body of a request.
     pub max_request_bytes: usize,
-    /// The accepted tokens; with `None`, every request is served.
+    /// Bytes of all bodies together that have begun to arrive and have not ended.
+    pub max_buffered_bytes: usize,
+    /// The accepted tokens; with `None`, every request is served that names a loopback host and
+    /// comes from no page of another site.
     pub tokens: Option<Tokens>,
     /// Connections at a time; more wait to be accepted.
     pub max_connections: usize,
@@ -56,6 +60,7 @@ impl Default for InstanceSettings {
     fn default() -> InstanceSettings {
         InstanceSettings {
             max_request_bytes: Settings::DEFAULT_MAX_REQUEST_BYTES,
+            max_buffered_bytes: Settings::DEFAULT_MAX_BUFFERED_BYTES,
             tokens: None,
             max_connections: InstanceSettings::DEFAULT_MAX_CONNECTIONS,
         }
@@ -71,8 +76,8 @@ pub async fn serve_instance(
 ) {
     let max_connections = settings.max_connections;
     let router = routes::router(instance, settings);
-    // Tokens are checked behind the router, which has this surface's error format.
-    let handler = AdmissionRouter { router, admit: |_: &mut _| Ok(()) };
+    // Tokens, hosts and origins are checked behind the router, which has this surface's error format.
+    let handler = AdmissionRouter { router, admit: |_: &mut _| Admission::Route };
     accept_connections(listener, None, (&ReactorPool::current(), max_connections), handler, stop)
         .await;
 }

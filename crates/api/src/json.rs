@@ -10,7 +10,6 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 use serde_json::error::Category;
 
 use crate::app_state::AppState;
-use crate::body;
 use crate::error::Error;
 
 /// A body as JSON. A body that is not JSON is refused with 400, one that does not fit `T` with 422, another
@@ -34,10 +33,8 @@ impl FromRequest<AppState> for JsonBytes {
 
     async fn from_request(request: Request, app: &AppState) -> Result<JsonBytes, Error> {
         check_type(request.headers())?;
-        match body::read(request, app.settings.max_request_bytes).await {
-            Ok(bytes) => Ok(JsonBytes(bytes)),
-            Err(error) => Err(Error::new(error.status(), error.code(), error.to_string())),
-        }
+        let (parts, body) = request.into_parts();
+        Ok(JsonBytes(app.bodies.read(&parts.headers, body).await?))
     }
 }
 

@@ -26,6 +26,7 @@ mod timestamp;
 mod tokens;
 mod unavailability;
 mod watch;
+mod web_access;
 mod workers;
 
 use axum::Router;
@@ -43,6 +44,7 @@ pub use service::{
 pub use settings::{Settings, TlsFiles};
 pub use tokens::{NewToken, TOKEN_PREFIX, Tokens, TokensError};
 pub use watch::{Watch, WatchSender, watch_channel};
+pub use web_access::WebAccess;
 
 use app_state::AppState;
 

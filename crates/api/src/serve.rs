@@ -10,9 +10,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::future::RouteFuture;
-use futures::future::{Either, Ready, ready};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, Ready, ready};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject;
@@ -24,16 +25,20 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
+use crate::admission::{self, Admission};
 use crate::app_state::AppState;
 use crate::reactors::ReactorPool;
+use crate::routes;
 use crate::service::SchedulerApi;
 use crate::settings::{Settings, TlsFiles};
-use crate::{admission, error, routes};
 
 /// How long the head of a request may take, and how long a connection may stay open without one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long the TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The buffer of a connection: more than the head of any request of ours. A client that sends nothing but heads takes
+/// no more than this for each connection.
+const CONNECTION_BUFFER_BYTES: usize = 32 << 10;
 /// How long requests may continue after the stop: streams and long polls last longer, and the rest of a graceful stop
 /// must not have to wait for their clients.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -99,17 +104,26 @@ pub(crate) struct AdmissionRouter<F> {
 
 impl<F> hyper::service::Service<hyper::Request<Incoming>> for AdmissionRouter<F>
 where
-    F: Fn(&mut Request) -> Result<(), error::Error>,
+    F: Fn(&mut Request) -> Admission,
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<Ready<Result<Response, Infallible>>, RouteFuture<Infallible>>;
+    /// Boxed only for requests that get CORS headers.
+    type Future = Either<
+        Ready<Result<Response, Infallible>>,
+        Either<RouteFuture<Infallible>, BoxFuture<'static, Result<Response, Infallible>>>,
+    >;
 
     fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
         let mut request = request.map(Body::new);
         match (self.admit)(&mut request) {
-            Ok(()) => Either::Right(self.router.clone().call(request)),
-            Err(error) => Either::Left(ready(Ok(error.into_response()))),
+            Admission::Route => Either::Right(Either::Left(self.router.clone().call(request))),
+            Admission::RouteWith(cors) => {
+                let routed = self.router.clone().call(request);
+                let with_headers = async move { routed.await.map(|done| cors.add_to(done)) };
+                Either::Right(Either::Right(with_headers.boxed()))
+            }
+            Admission::Respond(response) => Either::Left(ready(Ok(response))),
         }
     }
 }
@@ -122,7 +136,7 @@ pub(crate) async fn accept_connections<F>(
     handler: AdmissionRouter<F>,
     stop: impl Future<Output = ()>,
 ) where
-    F: Fn(&mut Request) -> Result<(), error::Error> + Clone + Send + Sync + 'static,
+    F: Fn(&mut Request) -> Admission + Clone + Send + Sync + 'static,
 {
     let connection_permits =
         Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS)));
@@ -169,7 +183,7 @@ async fn handle_connection<F>(
     handler: AdmissionRouter<F>,
     stopped: watch::Receiver<()>,
 ) where
-    F: Fn(&mut Request) -> Result<(), error::Error>,
+    F: Fn(&mut Request) -> Admission,
 {
     // Responses are written whole: waiting for more to send only adds latency.
     drop(stream.set_nodelay(true));
@@ -188,11 +202,12 @@ async fn serve_http<F>(
     handler: AdmissionRouter<F>,
     mut stopped: watch::Receiver<()>,
 ) where
-    F: Fn(&mut Request) -> Result<(), error::Error>,
+    F: Fn(&mut Request) -> Admission,
 {
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(CONNECTION_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), handler);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

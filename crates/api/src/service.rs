@@ -52,6 +52,9 @@ pub trait SchedulerApi: Send + Sync + 'static {
     /// Checks that a healthy back end answers, and registers it as a worker.
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture;
 
+    /// Whether this is the secret of an attempt at a task instance that has not ended.
+    fn knows_secret(&self, secret: &str) -> bool;
+
     /// A task instance reports the end of a task. Claims that this does not prove are verified at the
     /// instance.
     fn deliver_notification(&self, notification: InstanceNotification);

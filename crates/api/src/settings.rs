@@ -6,14 +6,19 @@ use hypha_model::Span;
 
 use crate::serve::{self, ServeError};
 use crate::tokens::Tokens;
+use crate::web_access::WebAccess;
 
 /// Settings of the HTTP APIs.
 #[derive(Debug)]
 pub struct Settings {
     /// The largest body of a request.
     pub max_request_bytes: usize,
+    /// Bytes of all bodies together that have begun to arrive and have not ended.
+    pub max_buffered_bytes: usize,
     /// The accepted tokens; with `None`, every caller is an administrator without a tenant.
     pub tokens: Option<Tokens>,
+    /// The hosts and origins that requests may name.
+    pub web: WebAccess,
     /// TLS, if connections are to be encrypted.
     pub tls: Option<TlsFiles>,
     /// Connections at a time; more wait to be accepted.
@@ -46,7 +51,9 @@ impl TlsFiles {
 impl Settings {
     /// The seed's `max_request_size = "10MB"`.
     pub const DEFAULT_MAX_REQUEST_BYTES: usize = 10_000_000;
-    /// Each holds a socket and some ten kilobytes of buffers: 80 MB at most.
+    /// Some twenty-five of the largest bodies; most bodies are a few kilobytes, and arrive at once.
+    pub const DEFAULT_MAX_BUFFERED_BYTES: usize = 256 << 20;
+    /// Each holds a socket and some ten kilobytes of buffers, and no more than 64 KiB whatever is sent.
     pub const DEFAULT_MAX_CONNECTIONS: usize = 8_192;
     /// Two of the scheduler's health checks of an unreachable back end, at its usual `health_check_timeout`:
     /// enough for a server that is only restarted.
@@ -57,7 +64,9 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             max_request_bytes: Settings::DEFAULT_MAX_REQUEST_BYTES,
+            max_buffered_bytes: Settings::DEFAULT_MAX_BUFFERED_BYTES,
             tokens: None,
+            web: WebAccess::default(),
             tls: None,
             max_connections: Settings::DEFAULT_MAX_CONNECTIONS,
             task_timeout: Span::from_secs(300),

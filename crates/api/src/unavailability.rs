@@ -3,10 +3,12 @@
 use hypha_engine::scheduler::{Quarantine, Unavailability};
 use hypha_model::RefusalKind;
 
+use crate::caller::{Caller, Role};
 use crate::timestamp::Timestamp;
 
-/// The full description, for the view of one worker.
-pub(crate) fn describe(unavailability: &Unavailability) -> String {
+/// The full description, for the view of one worker. Only administrators see the last failure: it may repeat the
+/// standard error of another tenant's task.
+pub(crate) fn describe(unavailability: &Unavailability, caller: &Caller) -> String {
     match unavailability {
         Unavailability::Draining => "is being removed".to_owned(),
         Unavailability::NotLeased { refused: None } => "no lease yet".to_owned(),
@@ -29,21 +31,24 @@ pub(crate) fn describe(unavailability: &Unavailability) -> String {
             "other schedulers hold too much of it; more is leased as soon as they hold less"
                 .to_owned()
         }
-        Unavailability::Quarantined(quarantine) => describe_quarantine(quarantine),
+        Unavailability::Quarantined(quarantine) => describe_quarantine(quarantine, caller),
     }
 }
 
 /// Why it is quarantined.
-fn describe_quarantine(quarantine: &Quarantine) -> String {
+fn describe_quarantine(quarantine: &Quarantine, caller: &Caller) -> String {
     let failures = match quarantine.failures {
         1 => "a failure".to_owned(),
         failures => format!("{failures} failures in a row"),
     };
-    format!(
-        "quarantined until {} after {failures}, the last: {}",
-        Timestamp(quarantine.until),
-        quarantine.last_failure
-    )
+    let until = Timestamp(quarantine.until);
+    match caller.role {
+        Role::Admin => format!(
+            "quarantined until {until} after {failures}, the last: {}",
+            quarantine.last_failure
+        ),
+        Role::User => format!("quarantined until {until} after {failures}"),
+    }
 }
 
 /// The kind of unavailability, to be counted.
@@ -71,7 +76,7 @@ mod tests {
         let quarantine =
             |failures| Quarantine { until: since, failures, last_failure: "exit status 1".into() };
         let check = |unavailability: &Unavailability, expected: &str| {
-            assert_eq!(describe(unavailability), expected)
+            assert_eq!(describe(unavailability, &Caller::ANONYMOUS_ADMIN), expected)
         };
         check(&Unavailability::Draining, "is being removed");
         check(&Unavailability::NotLeased { refused: None }, "no lease yet");
@@ -93,10 +98,14 @@ mod tests {
             "quarantined until 2023-11-14T22:13:20.000Z after 3 failures in a row, \
              the last: exit status 1",
         );
-        assert!(describe_quarantine(&quarantine(1)).contains("after a failure, "));
+        let user = Caller { role: Role::User, ..Caller::ANONYMOUS_ADMIN };
+        assert_eq!(
+            describe(&Unavailability::Quarantined(quarantine(1)), &user),
+            "quarantined until 2023-11-14T22:13:20.000Z after a failure"
+        );
         for kind in RefusalKind::ALL {
             let refused = Unavailability::NotLeased { refused: Some(kind) };
-            assert!(describe(&refused).starts_with("no lease: "));
+            assert!(describe(&refused, &user).starts_with("no lease: "));
             assert_eq!(kind_label(&refused), "no lease");
         }
     }

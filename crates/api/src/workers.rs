@@ -257,7 +257,7 @@ fn default_concurrency() -> u32 {
         (status = 400, description = "This route takes no parameters", body = crate::error::ErrorBody),
     )
 )]
-async fn list(State(app): State<AppState>, _: Caller, _: QueryParams<NoParams>) -> Response {
+async fn list(State(app): State<AppState>, caller: Caller, _: QueryParams<NoParams>) -> Response {
     let look = |scheduler: &Scheduler, view: WorkerView, lease: Option<LeaseView>| {
         let id = view.worker.id;
         let executors = 0..view.worker.executors.len();
@@ -275,7 +275,7 @@ async fn list(State(app): State<AppState>, _: Caller, _: QueryParams<NoParams>) 
     let mut removed = Vec::new();
     app.service.read(&mut |scheduler, _| removed = scheduler.removed_workers());
     let name = |id| app.service.worker_name(id);
-    let workers = snapshots.into_iter().map(|snapshot| snapshot.body(&name)).collect();
+    let workers = snapshots.into_iter().map(|snapshot| snapshot.body(&name, &caller)).collect();
     let removed = removed.into_iter().map(|view| RemovedBody::of(&view, name(view.id))).collect();
     response::json(StatusCode::OK, &WorkersBody { workers, removed })
 }
@@ -290,13 +290,14 @@ struct WorkerSnapshot {
 }
 
 impl WorkerSnapshot {
-    fn body(self, name: &dyn Fn(WorkerId) -> Option<String>) -> WorkerBody {
+    fn body(self, name: &dyn Fn(WorkerId) -> Option<String>, caller: &Caller) -> WorkerBody {
+        let describe = |reason: &Unavailability| unavailability::describe(reason, caller);
         let mut body = WorkerBody::of(&self.view, self.lease);
         body.name = name(body.id);
-        body.reason = self.reason.as_ref().map(unavailability::describe);
+        body.reason = self.reason.as_ref().map(describe);
         body.removed_at = self.removed_at.map(Timestamp);
         for (executor, reason) in body.executors.iter_mut().zip(self.executor_reasons) {
-            executor.reason = reason.as_ref().map(unavailability::describe);
+            executor.reason = reason.as_ref().map(describe);
         }
         body
     }

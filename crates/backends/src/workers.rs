@@ -285,6 +285,11 @@ impl HttpWorkers {
         self.0.close();
     }
 
+    /// Whether this is the secret of an attempt that has not ended.
+    pub fn knows_secret(&self, secret: &str) -> bool {
+        self.0.secrets.find_by_secret(secret).is_some()
+    }
+
     /// Handles a notification. Only the secret of an attempt proves that it is authentic; any other notification only
     /// triggers a poll of the instance.
     pub fn notified(&self, notification: InstanceNotification) {

@@ -27,6 +27,7 @@ impl Stream {
         let settings = Settings {
             role: NodeRole::Worker,
             agent: "hypha-bench".into(),
+            incarnation: None,
             listen: vec![Multiaddr::from(Ipv4Addr::LOCALHOST).with(Protocol::Tcp(0))],
             external: Vec::new(),
             gateways: Vec::new(),

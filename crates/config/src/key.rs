@@ -47,6 +47,10 @@ pub(crate) enum Kind {
     Switch,
     Addresses(AddressUse),
     Networks,
+    /// Names of this server, without ports.
+    Hosts,
+    /// Origins of web pages.
+    Origins,
     Socket,
     Choice(fn() -> Vec<&'static str>),
     Strategy,
@@ -131,6 +135,8 @@ impl Kind {
             Kind::Switch => parse::switch(given).map(drop),
             Kind::Addresses(purpose) => parse::addresses(given, purpose).map(drop),
             Kind::Networks => parse::networks(given).map(drop),
+            Kind::Hosts => parse::hosts(given).map(drop),
+            Kind::Origins => parse::origins(given).map(drop),
             Kind::Socket => parse::socket(given).map(drop),
             Kind::Choice(names) => parse::one_of(given, &names()).map(drop),
             Kind::Strategy => parse::strategy(given).map(drop),
@@ -172,6 +178,8 @@ impl Kind {
             self,
             Kind::Addresses(_)
                 | Kind::Networks
+                | Kind::Hosts
+                | Kind::Origins
                 | Kind::Labels
                 | Kind::Texts
                 | Kind::Paths

@@ -4,6 +4,7 @@ mod address;
 mod pairs;
 mod texts;
 mod url;
+mod web;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub(crate) use self::address::{AddressUse, addresses};
 pub(crate) use self::pairs::{attributes, headers};
 pub(crate) use self::texts::{environment, paths, texts};
 pub(crate) use self::url::{UrlUse, url, url_path};
+pub(crate) use self::web::{hosts, origins};
 use crate::sourced_value::{Origin, Raw, SourcedValue};
 
 pub(crate) const PATH: &str = "a path in quotes";

@@ -58,7 +58,9 @@ fn kind(kind: Kind) -> Value {
             "type": "array",
             "items": { "type": "string", "pattern": "^/(ip4|ip6|dns|dns4|dns6)/[^/]+/tcp/[0-9]+" },
         }),
-        Kind::Networks | Kind::Labels | Kind::Texts | Kind::Paths => texts,
+        Kind::Networks | Kind::Hosts | Kind::Origins | Kind::Labels | Kind::Texts | Kind::Paths => {
+            texts
+        }
         Kind::Environment => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }

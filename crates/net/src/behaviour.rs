@@ -18,6 +18,7 @@ use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::{PeerId, StreamProtocol, autonat, dcutr, gossipsub, identify, kad, ping, relay};
 
 use crate::codec::{self, Codec};
+use crate::driver::agent;
 use crate::gatekeeper::Gatekeeper;
 use crate::peers;
 use crate::record_sets::RecordSets;
@@ -74,7 +75,7 @@ impl Behaviour {
             peers: peers::Behaviour::new(gatekeeper),
             identify: identify::Behaviour::new(
                 identify::Config::new("hypha/1".into(), keypair.public())
-                    .with_agent_version(settings.agent.clone())
+                    .with_agent_version(agent(&settings.agent, settings.incarnation))
                     .with_push_listen_addr_updates(true),
             ),
             ping: ping::Behaviour::new(

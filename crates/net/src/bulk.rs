@@ -209,7 +209,7 @@ impl Bulk {
                 .into_iter()
                 .filter_map(|bytes| Multiaddr::try_from(bytes).ok())
                 .filter_map(|address| socket_address(&address))
-                .filter(|address| self.net.shared.guard.allows(address.ip()))
+                .filter(|address| self.net.shared.guard.allows(*address))
                 .collect(),
             Ok(_) => Vec::new(),
             Err(error) => {

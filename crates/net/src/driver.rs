@@ -7,6 +7,7 @@ mod outbox;
 mod persistent;
 mod requests;
 mod routing;
+mod shared_keys;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -33,10 +34,12 @@ use self::outbox::Outbox;
 use self::persistent::PersistentPeers;
 use self::requests::RequestTracker;
 use self::routing::DirectoryServers;
+use self::shared_keys::SharedKeys;
+pub(crate) use self::shared_keys::agent;
 use crate::behaviour::{Behaviour, BehaviourEvent, KAD_PROTOCOL};
 use crate::bulk::SharedContext;
 use crate::gatekeeper::{Gatekeeper, RECHECK_INTERVAL};
-use crate::guard::{Guard, ip_of};
+use crate::guard::{Guard, ip_of, socket_of};
 use crate::handle::{
     FoundDataset, FoundWorker, NetEvent, Peer, Publication, RequestError, StartError,
 };
@@ -109,6 +112,7 @@ pub(crate) struct Driver {
     bulk_listeners: Vec<SocketAddr>,
     dials: HashMap<ConnectionId, oneshot::Sender<Result<PeerId, String>>>,
     round_trips: HashMap<PeerId, Duration>,
+    shared_keys: SharedKeys,
     refusal_log: RateLimiter<()>,
     next_recheck: Instant,
 }
@@ -131,7 +135,7 @@ impl Driver {
         let gatekeeper = Arc::new(Gatekeeper::new(pki));
         let guard = Guard::new(settings.excluded.clone());
         for address in settings.gateways.iter().chain(&settings.external) {
-            ip_of(address).into_iter().for_each(|ip| guard.allow_configured(ip));
+            socket_of(address).into_iter().for_each(|socket| guard.allow_configured(socket));
         }
         let (transport, relay_client) =
             transport(&settings, own, gatekeeper.clone(), guard.clone());
@@ -168,6 +172,7 @@ impl Driver {
             bulk_listeners: Vec::new(),
             dials: HashMap::new(),
             round_trips: HashMap::new(),
+            shared_keys: SharedKeys::default(),
             refusal_log: RateLimiter::new(REFUSAL_LOGS_PER_SECOND, 10, 1),
             next_recheck: Instant::now() + RECHECK_INTERVAL,
         })
@@ -258,6 +263,10 @@ impl Driver {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.on_connected(peer_id, connection_id, &endpoint);
             }
+            SwarmEvent::ConnectionClosed { connection_id, .. } => {
+                self.shared_keys.closed(connection_id);
+                self.count_shared_keys();
+            }
             SwarmEvent::NewListenAddr { address, .. } => self.on_listening(address),
             SwarmEvent::ExternalAddrConfirmed { .. } | SwarmEvent::ExternalAddrExpired { .. } => {
                 self.on_addresses_changed();
@@ -282,7 +291,13 @@ impl Driver {
     fn on_behaviour(&mut self, event: BehaviourEvent) {
         match event {
             BehaviourEvent::Peers(event) => self.on_peers(event),
-            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
+            BehaviourEvent::Identify(identify::Event::Received {
+                connection_id,
+                peer_id,
+                info,
+            }) => {
+                let now = Instant::now();
+                self.shared_keys.identified(now, connection_id, peer_id, &info.agent_version);
                 self.on_identified(peer_id, info);
             }
             BehaviourEvent::Ping(event) => self.on_ping(event),
@@ -309,6 +324,17 @@ impl Driver {
     /// Only this ends a connection that has fallen silent: the kernel keeps it for a quarter of an hour. A
     /// failure is reported from the second in a row on.
     fn on_ping(&mut self, event: ping::Event) {
+        if event.result.is_ok()
+            && let Some(peer) = self.shared_keys.responded(Instant::now(), event.connection)
+        {
+            let addresses = self.swarm.behaviour().peers.addresses(&peer);
+            tracing::warn!(
+                %peer, ?addresses,
+                "several nodes use the key of this peer at once, and tasks and messages for one reach the other: stop one of \
+                 them, and issue it a certificate of its own"
+            );
+            self.count_shared_keys();
+        }
         match event.result {
             Ok(rtt) if self.swarm.behaviour().peers.link(&event.peer).is_some() => {
                 self.round_trips.insert(event.peer, rtt);
@@ -319,6 +345,11 @@ impl Driver {
                 self.swarm.close_connection(event.connection);
             }
         }
+    }
+
+    fn count_shared_keys(&self) {
+        let count = i64::try_from(self.shared_keys.count()).unwrap_or(i64::MAX);
+        self.metrics.shared_keys.set(count);
     }
 
     fn on_peers(&mut self, event: peers::Event) {
@@ -436,7 +467,7 @@ impl Driver {
     }
 
     fn dial(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, String>>) {
-        ip_of(&address).into_iter().for_each(|ip| self.guard.allow_configured(ip));
+        socket_of(&address).into_iter().for_each(|socket| self.guard.allow_configured(socket));
         let named = DialOpts::from(address.clone()).get_peer_id();
         // From a port of its own: an earlier connection to the same address may still use the shared one.
         let options = match named {

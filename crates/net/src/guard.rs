@@ -1,10 +1,11 @@
 //! Keeps this node from dialling addresses that are valid only in other networks.
 //!
 //! Peers send each other every address they have, private ones included. An address in an excluded range is not
-//! dialled, no matter which peer sent it, unless the operator configured it.
+//! dialled, no matter which peer sent it, unless the operator configured that very address and port: other servers on
+//! the same machine stay excluded.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ use libp2p::core::{Transport, multiaddr::Protocol};
 #[derive(Clone, Default)]
 pub struct Guard {
     excluded: Arc<RwLock<Vec<IpNet>>>,
-    configured: Arc<RwLock<HashSet<IpAddr>>>,
+    configured: Arc<RwLock<HashSet<SocketAddr>>>,
 }
 
 impl Guard {
@@ -28,7 +29,7 @@ impl Guard {
     }
 
     /// The operator named this address: it is always dialled.
-    pub fn allow_configured(&self, address: IpAddr) {
+    pub fn allow_configured(&self, address: SocketAddr) {
         self.configured.write().unwrap_or_else(PoisonError::into_inner).insert(address);
     }
 
@@ -39,15 +40,17 @@ impl Guard {
     }
 
     /// Whether `address` may be dialled.
-    pub fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: SocketAddr) -> bool {
         let excluded = self.excluded.read().unwrap_or_else(PoisonError::into_inner);
         let configured = self.configured.read().unwrap_or_else(PoisonError::into_inner);
-        configured.contains(&address) || !excluded.iter().any(|range| range.contains(&address))
+        configured.contains(&address) || !excluded.iter().any(|range| range.contains(&address.ip()))
     }
 
-    /// Whether any dial of `address` could be allowed: a name is decided on when it is resolved.
+    /// Whether any dial of `address` could be allowed: a name is decided on when it is resolved, and a relay when it is
+    /// dialled itself.
     pub fn allows_address(&self, address: &Multiaddr) -> bool {
-        ip_of(address).is_none_or(|ip| self.allows(ip))
+        let is_relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
+        is_relayed || socket_of(address).is_none_or(|socket| self.allows(socket))
     }
 }
 
@@ -58,6 +61,15 @@ pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
         Some(Protocol::Ip6(ip)) => Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)),
         _ => None,
     }
+}
+
+/// The IP address and the port that a multiaddress begins with; port 0 if it has none.
+pub(crate) fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
+    let port = match address.iter().nth(1) {
+        Some(Protocol::Tcp(port)) => port,
+        _ => 0,
+    };
+    Some(SocketAddr::new(ip_of(address)?, port))
 }
 
 /// A transport behind a guard. Listening is not restricted.
@@ -115,9 +127,15 @@ mod tests {
         assert!(allowed("/dns4/node.example/tcp/1"));
         assert!(!allowed("/ip4/10.1.2.3/tcp/1"));
         assert!(!allowed("/ip6/::ffff:10.1.2.3/tcp/1"));
-        guard.allow_configured("10.1.2.3".parse().unwrap());
+        guard.allow_configured("10.1.2.3:7".parse().unwrap());
         assert!(allowed("/ip4/10.1.2.3/tcp/7"));
+        assert!(allowed("/ip6/::ffff:10.1.2.3/tcp/7"));
+        assert!(!allowed("/ip4/10.1.2.3/tcp/8"), "another server there");
         assert!(!allowed("/ip4/10.1.2.4/tcp/7"));
+        assert!(
+            allowed("/ip4/10.1.2.3/tcp/8/p2p-circuit"),
+            "the relay itself is checked when it is dialled"
+        );
         guard.include_ranges_of("127.0.0.1".parse().unwrap());
         assert!(allowed("/ip4/127.0.0.99/tcp/7"));
         assert!(!allowed("/ip4/10.1.2.4/tcp/7"));

@@ -11,6 +11,7 @@ pub(crate) struct Metrics {
     pub(crate) peers: Family<PeerLabels, Gauge>,
     pub(crate) refused_connections: Counter,
     pub(crate) expelled: Counter,
+    pub(crate) shared_keys: Gauge,
     pub(crate) requests: Family<RequestLabels, Counter>,
     pub(crate) records: Gauge,
     pub(crate) refused_records: Family<SourceLabels, Counter>,
@@ -64,6 +65,11 @@ impl Metrics {
             "peers_expelled",
             "Peers disconnected because their certificate is no longer valid",
             metrics.expelled.clone(),
+        );
+        net.register(
+            "shared_keys",
+            "Peers whose key is used by several nodes at once",
+            metrics.shared_keys.clone(),
         );
         net.register("requests", "Requests of peers by result", metrics.requests.clone());
         net.register("records", "Directory records stored for others", metrics.records.clone());

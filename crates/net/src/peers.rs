@@ -114,6 +114,12 @@ impl Behaviour {
         connections.iter().find(|one| one.link == link).map(|one| &one.address)
     }
 
+    /// The remote addresses of all connections.
+    pub(crate) fn addresses(&self, peer: &PeerId) -> Vec<String> {
+        let connections = self.connections.get(peer).into_iter().flatten();
+        connections.map(|one| one.address.to_string()).collect()
+    }
+
     pub(crate) fn connected(&self) -> impl Iterator<Item = &PeerId> {
         self.connections.keys()
     }

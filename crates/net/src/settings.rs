@@ -13,6 +13,9 @@ pub struct Settings {
     pub role: NodeRole,
     /// The agent string that it sends to peers: name and version of the program.
     pub agent: String,
+    /// A random number of this process, by which peers notice that two nodes use one key; `None` for a client that uses
+    /// a node's key for a short time.
+    pub incarnation: Option<u64>,
     /// The addresses it listens on.
     pub listen: Vec<Multiaddr>,
     /// Its external addresses, if they are configured.

@@ -5,6 +5,7 @@ mod channel;
 mod clock;
 mod crash;
 mod data;
+mod data_dir;
 mod gateway;
 mod hardware;
 mod machine_loop;

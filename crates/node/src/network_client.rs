@@ -58,6 +58,7 @@ impl NetworkClient<'_> {
         settings.external.clear();
         settings.bulk_listen.clear();
         settings.relay_circuit = false;
+        settings.incarnation = None;
         Ok((settings, pki))
     }
 

@@ -1,5 +1,6 @@
 //! The lifecycle of a node: starts its parts, handles the events of the network, and stops.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
+use crate::data_dir::{self, DataDirLock};
 use crate::scheduler::{DiscoveryHandle, Scheduler};
 use crate::signals::Signals;
 use crate::status::{self, Status};
@@ -51,6 +53,15 @@ impl NodeConfig {
             NodeConfig::Scheduler(config) => &config.network,
             NodeConfig::Worker(config) => &config.network,
             NodeConfig::Data(config) => &config.network,
+        }
+    }
+
+    /// The directory that only one process may use.
+    fn data_dir(&self) -> Option<&Path> {
+        match self {
+            NodeConfig::Scheduler(config) => Some(&config.data_dir),
+            NodeConfig::Worker(config) => Some(&config.data_dir),
+            NodeConfig::Gateway(_) | NodeConfig::Data(_) => None,
         }
     }
 
@@ -99,6 +110,11 @@ async fn start(
     metrics: &Metrics,
 ) -> Result<Node, NodeError> {
     let (role, network) = (config.role(), config.network());
+    // Before anything else: a second process must not join the network under the same key.
+    let data_dir = match config.data_dir() {
+        Some(directory) => Some(data_dir::lock(directory).await?),
+        None => None,
+    };
     let (pki, reloader) =
         Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
     let own = pki.own().clone();
@@ -145,7 +161,7 @@ async fn start(
             RunningRole::Passive
         }
     };
-    Ok(Node { role, net, events, status, running_role })
+    Ok(Node { role, net, events, status, running_role, _data_dir: data_dir })
 }
 
 struct Node {
@@ -154,6 +170,7 @@ struct Node {
     events: mpsc::Receiver<NetEvent>,
     status: Arc<Status>,
     running_role: RunningRole,
+    _data_dir: Option<DataDirLock>,
 }
 
 /// The running part of a role.

@@ -99,7 +99,9 @@ pub(crate) fn api(
         max_request_bytes: usize::try_from(given.max_request_bytes)
             .unwrap_or(usize::MAX)
             .min(hypha_wire::dispatch::MAX_PAYLOAD_BYTES),
+        max_buffered_bytes: usize::try_from(given.max_buffered_bytes).unwrap_or(usize::MAX),
         tokens: tokens.map_err(NodeError::configuration)?,
+        web: web_access(given),
         tls,
         task_timeout: config.settings.task_timeout,
         // An unreachable back end is checked once in this time; one that only restarts passes the second check.
@@ -107,6 +109,20 @@ pub(crate) fn api(
         version,
         ..hypha_api::Settings::default()
     })
+}
+
+/// Clients reach the API under its public address too.
+fn web_access(api: &ApiConfig) -> hypha_api::WebAccess {
+    let public_host = api.public_url.as_deref().and_then(|url| {
+        let authority = url.split_once("://")?.1.split('/').next()?;
+        let port = authority.rfind(':').filter(|colon| authority[*colon..].find(']').is_none());
+        Some(authority[..port.unwrap_or(authority.len())].to_owned())
+    });
+    hypha_api::WebAccess {
+        allowed_hosts: api.allowed_hosts.iter().cloned().chain(public_host).collect(),
+        any_address: !api.bind_address.ip().to_canonical().is_loopback(),
+        allowed_origins: api.allowed_origins.clone(),
+    }
 }
 
 /// The settings of workers that are reached over HTTP, for a scheduler whose API is at `address`.
@@ -161,6 +177,7 @@ pub(crate) fn network(
     Settings {
         role,
         agent: format!("hypha/{version}"),
+        incarnation: Some(rand::random()),
         listen: network.listen_addresses.clone(),
         external: network.external_addresses.clone(),
         gateways: network.gateway_addresses.clone(),

@@ -208,6 +208,12 @@ impl ModelFeatures {
         best.max_by_key(|(_, count)| *count).map(|(at, _)| at)
     }
 
+    /// Completed tasks of which it is certain that there were as many.
+    pub(crate) fn completed(&self) -> u32 {
+        let counts = self.feature_sets.iter().filter_map(|set| set.best);
+        counts.fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
     /// The number that a task has in the column of this name.
     pub(crate) fn raw(&self, name: &str, present: u8, numbers: &[f64; D]) -> Option<f64> {
         let at = self.columns.iter().position(|column| *column.name == *name)?;

@@ -33,10 +33,6 @@ impl NameInterner {
     pub(crate) fn name(&self, number: u32) -> Option<&Name> {
         self.list.get((number as usize).checked_sub(1)?)
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
-    }
 }
 
 impl From<Vec<Name>> for NameInterner {

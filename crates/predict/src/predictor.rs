@@ -1,10 +1,12 @@
 //! The predictor: estimates and observations.
 
+use std::collections::BTreeSet;
+
 use hypha_model::{Map, Name, Span, TaskSpec, WorkerId};
 
 use crate::estimate::{Estimate, MAX_LOG_SIGMA};
-use crate::keys::{HardwareKey, Mode, ModelKey, NoLookupTable, WorkerKey};
-use crate::models::ModelFeatures;
+use crate::keys::{HardwareKey, Mode, NoLookupTable, WorkerKey};
+use crate::model_table::ModelTable;
 use crate::names::NameInterner;
 use crate::oracle::{OracleSpeeds, oracle_run_s};
 use crate::query::Query;
@@ -15,8 +17,6 @@ use crate::table::LookupTable;
 use crate::typical::TypicalRunTime;
 use crate::workers::WorkerFactors;
 
-/// Models that are learned separately; a swarm serves tens.
-pub const MAX_MODELS: usize = 4_096;
 /// Hardware labels that are learned separately; there are some hundred kinds of GPU.
 pub const MAX_HARDWARE: usize = 1_024;
 /// Sets of (model, hardware, feature set) that are learned separately, at about 700 bytes each.
@@ -24,6 +24,8 @@ pub const MAX_REGRESSIONS: usize = 8_192;
 
 /// The index of the regression that is shared by all whose own would be one too many.
 pub(crate) const SHARED: usize = 0;
+/// Where a key would be, in the regression that all models share, and in those that no model uses.
+pub(crate) const NO_MODEL: u64 = u64::MAX;
 /// The only feature that the shared regression uses.
 pub(crate) const CONSTANT: [f64; D] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 /// Run times are assumed to lie between a microsecond and 30 years.
@@ -42,13 +44,13 @@ pub struct Predictor {
     /// Only set in an oracle.
     pub(crate) oracle: Option<OracleSpeeds>,
     pub(crate) hardware: NameInterner,
-    pub(crate) model_names: NameInterner,
-    /// By `ModelKey`; the first is for tasks without a model and for models beyond the limit.
-    pub(crate) models: Vec<ModelFeatures>,
+    pub(crate) models: ModelTable,
     pub(crate) workers: WorkerFactors,
     /// With their keys; the one at `SHARED` uses no features.
     pub(crate) regressions: Vec<(u64, Regression)>,
     pub(crate) index: Map<u64, u32>,
+    /// Regressions of models that were forgotten.
+    pub(crate) free_regressions: BTreeSet<u32>,
     pub(crate) typical: TypicalRunTime,
 }
 
@@ -64,8 +66,12 @@ impl Predictor {
     pub fn restore(settings: Settings, snapshot: Snapshot) -> Predictor {
         let parts = snapshot.repaired();
         let mut index = Map::default();
+        let mut free_regressions = BTreeSet::new();
         for (at, (key, _)) in parts.regressions.iter().enumerate() {
-            index.insert(*key, at as u32);
+            match at > SHARED && *key == NO_MODEL {
+                true => _ = free_regressions.insert(at as u32),
+                false => _ = index.insert(*key, at as u32),
+            }
         }
         Predictor {
             settings: settings.bounded(),
@@ -73,11 +79,11 @@ impl Predictor {
             table: None,
             oracle: parts.oracle,
             hardware: parts.hardware,
-            model_names: parts.model_names,
-            models: parts.models,
+            models: ModelTable::restore(parts.model_names, parts.models, &parts.model_usages),
             workers: WorkerFactors::restored(parts.workers),
             regressions: parts.regressions,
             index,
+            free_regressions,
             typical: parts.typical,
         }
     }
@@ -103,9 +109,7 @@ impl Predictor {
 
     /// Sets or replaces the table. The mode stays as it is.
     pub fn set_table(&mut self, table: LookupTable) {
-        for model in &mut self.models {
-            model.reserve(table.columns());
-        }
+        self.models.reserve(table.columns());
         self.table = Some(table);
     }
 
@@ -127,25 +131,26 @@ impl Predictor {
 
     /// Prepares a task for predictions.
     pub fn query(&mut self, spec: &TaskSpec) -> Query {
-        let named = self.model_names.intern(spec.requirement.model.as_ref(), MAX_MODELS);
-        while self.models.len() <= named as usize {
-            let mut model = ModelFeatures::default();
-            model.reserve(self.table.as_ref().map_or(&[], |table| table.columns()));
-            self.models.push(model);
-        }
         let estimated_s = match self.oracle {
             Some(_) => oracle_run_s(&spec.metadata),
             None => spec.requirement.estimated_time.map(run_s),
         };
-        let features = self.models[named as usize].features(&spec.metadata, estimated_s);
+        let columns = self.table.as_ref().map_or(&[][..], |table| table.columns());
+        let (model, known) = self.models.intern(spec.requirement.model.as_ref(), columns);
+        let features = known.features(&spec.metadata, estimated_s);
         Query {
-            model: ModelKey(named),
+            model,
             present: features.present,
             feature_set: features.feature_set,
             categories: features.categories,
             features: features.numbers,
             estimated_s,
         }
+    }
+
+    /// Whether the model of a query has not been forgotten since; otherwise make a new query of the task.
+    pub fn knows_model(&self, query: &Query) -> bool {
+        self.models.get(query.model).is_some()
     }
 
     /// The run time of a task on some hardware, before a worker's factor.
@@ -197,7 +202,10 @@ impl Predictor {
         let hardware = self.workers.hardware(worker);
         let spread = self.spread(hardware);
         let (factor, factor_variance) = self.workers.log_factor(worker, spread);
-        let Some(model) = self.models.get(query.model.0 as usize) else { return };
+        if self.models.completed(query.model) {
+            self.forget_least_used_model(query.model);
+        }
+        let Some(model) = self.models.get(query.model) else { return };
         let (offset, offset_variance) = model.offset(&query.categories);
         let log = seconds.ln() - factor - offset;
         let at = self.regression_for(query, hardware, log.exp());
@@ -215,7 +223,7 @@ impl Predictor {
         let clipped = residual.clamp(-limit, limit);
         regression.learn(&features, clipped, variance);
         let count = regression.count();
-        if let Some(model) = self.models.get_mut(query.model.0 as usize) {
+        if let Some(model) = self.models.get_mut(query.model) {
             model.learn(&query.categories, clipped, variance);
             if at != SHARED {
                 model.observed(query.feature_set, at as u32, count);

@@ -5,7 +5,7 @@ use hypha_model::Name;
 use crate::estimate::Estimate;
 use crate::keys::{HardwareKey, ModelKey};
 use crate::models::ModelFeatures;
-use crate::predictor::{CONSTANT, MAX_REGRESSIONS, Predictor, SHARED};
+use crate::predictor::{CONSTANT, MAX_REGRESSIONS, NO_MODEL, Predictor, SHARED};
 use crate::query::Query;
 use crate::regression::Regression;
 
@@ -22,7 +22,7 @@ impl Predictor {
             let seconds = self.typical.mean_s(self.settings.first_guess_s);
             self.scaled_to_usual_worker(guess(seconds), hardware)
         };
-        let Some(model) = self.models.get(query.model.0 as usize) else { return typical() };
+        let Some(model) = self.models.get(query.model) else { return typical() };
         let key = pack(query.model, hardware, query.feature_set);
         if let Some(own) = self.index.get(&key).and_then(|at| self.observed_regression(*at)) {
             return fitted(own, model, query, 0.0);
@@ -46,8 +46,8 @@ impl Predictor {
     /// The table's estimate, if it has the model.
     pub(crate) fn table_estimate(&self, query: &Query, hardware: HardwareKey) -> Option<Estimate> {
         let table = self.table.as_ref()?;
-        let model = self.models.get(query.model.0 as usize)?;
-        let model_name = self.model_names.name(query.model.0).map(Name::as_str);
+        let model = self.models.get(query.model)?;
+        let model_name = self.models.name(query.model).map(Name::as_str);
         let hardware_name = self.hardware.name(u32::from(hardware.0)).map(Name::as_str);
         let row = table.nearest(model_name, hardware_name, |column| {
             model.raw(column, query.present, &query.features)
@@ -63,28 +63,52 @@ impl Predictor {
         seconds: f64,
     ) -> usize {
         let key = pack(query.model, hardware, query.feature_set);
-        let (at, new) = match self.index.get(&key) {
-            Some(at) => (*at as usize, false),
-            None if self.regressions.len() < MAX_REGRESSIONS => (self.regressions.len(), true),
-            None => (SHARED, false),
-        };
-        if !new && self.regressions[at].1.count() > 0 {
+        let known = self.index.get(&key).map(|at| *at as usize);
+        let at = known.or_else(|| self.room_for_regression(query.model)).unwrap_or(SHARED);
+        let is_new = known.is_none() && at != SHARED;
+        if !is_new && self.regressions[at].1.count() > 0 {
             return at;
         }
-        let model = self.models.get(query.model.0 as usize);
+        let model = self.models.get(query.model);
         let same = model.and_then(|model| model.best_of_feature_set(query.feature_set));
         let first = match same.and_then(|at| self.observed_elsewhere(at, hardware)) {
             _ if at == SHARED => Regression::first(&CONSTANT, seconds),
             Some((other, factor)) => other.transferred(factor, HARDWARE_VARIANCE),
             None => Regression::first(&query.features, seconds),
         };
-        if new {
-            self.regressions.push((key, first));
+        match self.regressions.get_mut(at) {
+            None => self.regressions.push((key, first)),
+            Some(unused) if is_new => *unused = (key, first),
+            Some((_, known)) => *known = first,
+        }
+        if is_new {
             self.index.insert(key, at as u32);
-        } else {
-            self.regressions[at].1 = first;
         }
         at
+    }
+
+    /// An unused regression, if need be of the least used other model.
+    fn room_for_regression(&mut self, model: ModelKey) -> Option<usize> {
+        if self.free_regressions.is_empty() && self.regressions.len() < MAX_REGRESSIONS {
+            return Some(self.regressions.len());
+        }
+        if self.free_regressions.is_empty() {
+            self.forget_least_used_model(model);
+        }
+        self.free_regressions.pop_first().map(|at| at as usize)
+    }
+
+    /// Forgets the least used model other than `spared`, and its regressions.
+    pub(crate) fn forget_least_used_model(&mut self, spared: ModelKey) {
+        let columns = self.table.as_ref().map_or(&[][..], |table| table.columns());
+        let Some(forgotten) = self.models.forget_least_used(spared, columns) else { return };
+        for (at, regression) in self.regressions.iter_mut().enumerate().skip(SHARED + 1) {
+            if regression.0 != NO_MODEL && model_of(regression.0) == forgotten {
+                self.index.remove(&regression.0);
+                *regression = (NO_MODEL, Regression::first(&CONSTANT, 1.0));
+                self.free_regressions.insert(at as u32);
+            }
+        }
     }
 
     /// A regression with at least one observation.
@@ -99,7 +123,7 @@ impl Predictor {
         let regression = self.observed_regression(at)?;
         let centre = |hardware| self.workers.mean_log_factor(hardware);
         let theirs = match self.regressions.get(at as usize) {
-            Some((key, _)) if at as usize != SHARED => unpack(*key),
+            Some((key, _)) if at as usize != SHARED => hardware_of(*key),
             // The shared regression is relative to the factors of all hardware alike.
             _ => hardware,
         };
@@ -129,8 +153,13 @@ fn fitted(
 }
 
 /// The hardware in a key made by `pack`.
-fn unpack(key: u64) -> HardwareKey {
+fn hardware_of(key: u64) -> HardwareKey {
     HardwareKey((key >> 8) as u16)
+}
+
+/// The model in it.
+fn model_of(key: u64) -> ModelKey {
+    ModelKey((key >> 24) as u32)
 }
 
 fn pack(model: ModelKey, hardware: HardwareKey, feature_set: u8) -> u64 {

@@ -1,12 +1,13 @@
 //! Everything that was learned, as data that survives a restart.
 
-use hypha_model::WorkerId;
+use hypha_model::{Name, WorkerId};
 use serde::{Deserialize, Serialize};
 
+use crate::model_table::ModelUsage;
 use crate::models::ModelFeatures;
 use crate::names::NameInterner;
 use crate::oracle::OracleSpeeds;
-use crate::predictor::{CONSTANT, MAX_REGRESSIONS, Predictor};
+use crate::predictor::{CONSTANT, MAX_REGRESSIONS, NO_MODEL, Predictor};
 use crate::regression::Regression;
 use crate::typical::TypicalRunTime;
 use crate::workers::WorkerFactor;
@@ -16,8 +17,10 @@ use crate::workers::WorkerFactor;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     pub(crate) hardware: NameInterner,
-    pub(crate) model_names: NameInterner,
+    pub(crate) model_names: Vec<Name>,
     pub(crate) models: Vec<ModelFeatures>,
+    #[serde(default)]
+    pub(crate) model_usages: Vec<ModelUsage>,
     /// Workers that had left, then workers that were present.
     pub(crate) workers: Vec<(WorkerId, WorkerFactor)>,
     pub(crate) regressions: Vec<(u64, Regression)>,
@@ -28,10 +31,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn of(predictor: &Predictor) -> Snapshot {
+        let (model_names, models, model_usages) = predictor.models.parts();
         Snapshot {
             hardware: predictor.hardware.clone(),
-            model_names: predictor.model_names.clone(),
-            models: predictor.models.clone(),
+            model_names,
+            models,
+            model_usages,
             workers: predictor.workers.remembered(),
             regressions: predictor.regressions.clone(),
             typical: predictor.typical,
@@ -42,7 +47,7 @@ impl Snapshot {
     /// The snapshot with every invalid value of a damaged file replaced by "unknown".
     pub(crate) fn repaired(mut self) -> Snapshot {
         if self.regressions.is_empty() {
-            self.regressions.push((u64::MAX, Regression::first(&CONSTANT, 1.0)));
+            self.regressions.push((NO_MODEL, Regression::first(&CONSTANT, 1.0)));
         }
         self.regressions.truncate(MAX_REGRESSIONS);
         for (_, regression) in &mut self.regressions {
@@ -50,8 +55,6 @@ impl Snapshot {
                 *regression = Regression::first(&CONSTANT, 1.0);
             }
         }
-        self.models.resize_with(self.model_names.len() + 1, ModelFeatures::default);
-        self.models.iter_mut().for_each(ModelFeatures::repair);
         if !self.typical.is_valid() {
             self.typical = TypicalRunTime::default();
         }

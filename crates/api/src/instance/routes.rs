@@ -21,13 +21,14 @@ use super::types::{
 };
 use super::{Instance, InstanceSettings};
 use crate::admission::bearer_token;
-use crate::body::{self, BodyError};
+use crate::body::{BodyError, BodyReader};
 use crate::error::{Error, UNAVAILABLE_RETRY_S};
 use crate::instances::envelope::{Envelope, error_envelope};
 use crate::instances::predictor_metadata;
 use crate::json::{self, PortableJson};
 use crate::response;
 use crate::tasks::view;
+use crate::web_access::WebAccess;
 
 /// A task's name goes into a URL, and is kept with its result.
 const MAX_ID_BYTES: usize = 256;
@@ -38,10 +39,13 @@ const MAX_URL_BYTES: usize = 2_048;
 struct InstanceState {
     instance: Arc<dyn Instance>,
     settings: Arc<InstanceSettings>,
+    bodies: Arc<BodyReader>,
 }
 
 pub(super) fn router(instance: Arc<dyn Instance>, settings: InstanceSettings) -> Router {
-    let state = InstanceState { instance, settings: Arc::new(settings) };
+    let bodies = BodyReader::new(settings.max_request_bytes, settings.max_buffered_bytes);
+    let (settings, bodies) = (Arc::new(settings), Arc::new(bodies));
+    let state = InstanceState { instance, settings, bodies };
     Router::new()
         .route("/status", get(status))
         .route("/info", get(info))
@@ -109,15 +113,26 @@ struct DeployedModel {
     model_name: String,
 }
 
-/// Refuses requests without a valid token, if tokens are configured.
+/// Refuses requests without a valid token, if tokens are configured, and requests of web pages if none are: then the
+/// address is a loopback one.
 async fn admit(State(state): State<InstanceState>, request: Request, next: Next) -> Response {
-    if let Some(tokens) = &state.settings.tokens
-        && bearer_token(request.headers()).and_then(|token| tokens.caller(token)).is_none()
-    {
-        let message = "give a valid token of this task instance: `Authorization: Bearer …`";
-        return error_envelope(&Error { message: message.to_owned(), ..Error::unauthorized() });
+    let refused = match &state.settings.tokens {
+        None => WebAccess::default().check(&request).err().map(|error| {
+            let message = "without a token only requests to a loopback name are served, and none of another \
+                           site's web page: give `tokens_file` in [task_instance]";
+            Error { message: message.to_owned(), ..error }
+        }),
+        Some(tokens) => {
+            let caller = bearer_token(request.headers()).and_then(|token| tokens.caller(token));
+            let message = "give a valid token of this task instance: `Authorization: Bearer …`";
+            let missing = || Error { message: message.to_owned(), ..Error::unauthorized() };
+            caller.is_none().then(missing)
+        }
+    };
+    match refused {
+        Some(error) => error_envelope(&error),
+        None => next.run(request).await,
     }
-    next.run(request).await
 }
 
 /// The status of the instance and its model.
@@ -157,7 +172,7 @@ async fn info(State(state): State<InstanceState>) -> Response {
 )]
 async fn enqueue(State(state): State<InstanceState>, request: Request) -> Response {
     let taken = async {
-        let task = parse_enqueue(request, state.settings.max_request_bytes).await?;
+        let task = parse_enqueue(request, &state.bodies).await?;
         state.instance.enqueue(task).await.map_err(enqueue_error)
     };
     match taken.await {
@@ -166,14 +181,15 @@ async fn enqueue(State(state): State<InstanceState>, request: Request) -> Respon
     }
 }
 
-async fn parse_enqueue(request: Request, limit: usize) -> Result<EnqueueRequest, Error> {
+async fn parse_enqueue(request: Request, bodies: &BodyReader) -> Result<EnqueueRequest, Error> {
     json::check_type(request.headers())?;
-    let bytes = body::read(request, limit).await.map_err(|error| {
-        let message = match &error {
-            BodyError::TooLarge(most) => format!("the body is larger than {most} bytes"),
-            other => other.to_string(),
-        };
-        Error::new(error.status(), error.code(), message)
+    let (parts, body) = request.into_parts();
+    let bytes = bodies.read(&parts.headers, body).await.map_err(|error| match error {
+        BodyError::TooLarge(most) => {
+            let message = format!("the body is larger than {most} bytes");
+            Error { message, ..Error::from(error) }
+        }
+        other => Error::from(other),
     })?;
     let body: EnqueueBody = json::parse_object(&bytes)?;
     let input = body.input_data.get().as_bytes();

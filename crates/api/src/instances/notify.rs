@@ -1,10 +1,10 @@
 //! `/notify/task_complete` and `/result/submit`: task instances report the end of a task here.
 //!
-//! No token is required: the secret in the address is the proof, and the scheduler verifies anything else at
-//! the instance itself. The response does not reveal whether the secret was right.
+//! No token is required: the secret in the address is the proof. It is checked before the body is read: without it only
+//! a small body is accepted, and the scheduler fetches the result from the instance itself.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use hypha_engine::InstanceNotification;
@@ -15,9 +15,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::{self, Envelope, Status};
 use crate::app_state::AppState;
+use crate::body::BodyError;
 use crate::error::Error;
-use crate::json::Json;
-use crate::response;
+use crate::{json, response};
+
+/// Enough for ids and an error message. What a notification without a proof says is not used.
+const MAX_UNPROVEN_BYTES: usize = 16 << 10;
 
 /// The end of a task, as a task instance reports it. Further fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -72,9 +75,9 @@ pub(crate) struct NotifyResponse {
 pub(crate) async fn task_complete(
     State(app): State<AppState>,
     proof: Result<Query<NotifyParams>, QueryRejection>,
-    body: Result<Json<NotifyBody>, Error>,
+    request: Request,
 ) -> Response {
-    accept_notification(&app, proof.ok().and_then(|proof| proof.0.secret), body)
+    respond(&app, proof.ok().and_then(|proof| proof.0.secret), request).await
 }
 
 /// A task instance reports the end of a task.
@@ -89,9 +92,9 @@ pub(crate) async fn task_complete(
 pub(crate) async fn task_complete_with_secret(
     State(app): State<AppState>,
     secret: Result<Path<String>, PathRejection>,
-    body: Result<Json<NotifyBody>, Error>,
+    request: Request,
 ) -> Response {
-    accept_notification(&app, secret.ok().map(|secret| secret.0), body)
+    respond(&app, secret.ok().map(|secret| secret.0), request).await
 }
 
 /// A task instance of SwarmPilot reports the end of a task. It has no secret, so its report is verified by asking the
@@ -103,20 +106,13 @@ pub(crate) async fn task_complete_with_secret(
         (status = "4XX", description = "The body cannot be read", body = Envelope),
     )
 )]
-pub(crate) async fn result_submitted(
-    State(app): State<AppState>,
-    body: Result<Json<NotifyBody>, Error>,
-) -> Response {
-    envelope::respond(body.map(|Json(body)| deliver(&app, None, body)))
+pub(crate) async fn result_submitted(State(app): State<AppState>, request: Request) -> Response {
+    envelope::respond(read(&app, None, request).await.map(|body| deliver(&app, None, body)))
 }
 
-fn accept_notification(
-    app: &AppState,
-    secret: Option<String>,
-    body: Result<Json<NotifyBody>, Error>,
-) -> Response {
-    match body {
-        Ok(Json(body)) => {
+async fn respond(app: &AppState, secret: Option<String>, request: Request) -> Response {
+    match read(app, secret.as_deref(), request).await {
+        Ok(body) => {
             deliver(app, secret, body);
             response::json(StatusCode::OK, &NotifyResponse { status: Status::Success })
         }
@@ -133,6 +129,25 @@ fn deliver(app: &AppState, secret: Option<String>, body: NotifyBody) {
         error: body.error.map(text),
         execution_time_ms: body.execution_time,
     });
+}
+
+async fn read(app: &AppState, secret: Option<&str>, request: Request) -> Result<NotifyBody, Error> {
+    json::check_type(request.headers())?;
+    let (parts, body) = request.into_parts();
+    if secret.is_some_and(|secret| app.service.knows_secret(secret)) {
+        return json::parse_object(&app.bodies.read(&parts.headers, body).await?);
+    }
+    let read = app.bodies.read_up_to(MAX_UNPROVEN_BYTES, &parts.headers, body).await;
+    json::parse_object(&read.map_err(|error| match error {
+        BodyError::TooLarge(most) => {
+            let message = format!(
+                "a body of more than {most} bytes needs the secret of an attempt that has not ended; \
+                 notify without the result, and it is fetched"
+            );
+            Error { message, ..Error::from(error) }
+        }
+        other => Error::from(other),
+    })?)
 }
 
 /// An error is a string; any other value is shown as JSON.

@@ -27,7 +27,7 @@ use super::peek::{Peek, peek};
 use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::service::SchedulerApi;
-use crate::{body, json, object, response};
+use crate::{json, object, response};
 
 /// The protocol's header for the id of a request. Ours is the id of its task.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -95,10 +95,7 @@ async fn try_respond(
 ) -> Result<Response, OpenAiError> {
     let (parts, body) = request.into_parts();
     check_type(&parts.headers)?;
-    let limit = app.settings.max_request_bytes;
-    let body = body::read_body(&parts.headers, body, limit).await.map_err(|error| {
-        crate::error::Error::new(error.status(), error.code(), error.to_string())
-    })?;
+    let body = app.bodies.read(&parts.headers, body).await.map_err(crate::error::Error::from)?;
     let peek = peek(&body)?;
     let service = &app.service;
     let Some(model) = relay_state.catalogue.find(&**service, &peek.model).await else {

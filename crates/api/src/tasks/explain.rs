@@ -140,7 +140,7 @@ pub(crate) async fn explain(
         };
         full = parts::read_explanation(service, id, look).await;
     }
-    Ok(response::json(StatusCode::OK, &body(&snapshot, full, &unavailable)))
+    Ok(response::json(StatusCode::OK, &body(&snapshot, full, &unavailable, &caller)))
 }
 
 /// Why workers are not available.
@@ -154,6 +154,7 @@ fn body<'a>(
     snapshot: &'a TaskSnapshot,
     full: Option<FullExplanation>,
     unavailable: &UnavailableWorkers,
+    caller: &Caller,
 ) -> ExplainBody<'a> {
     let task = snapshot.body();
     let decision = match snapshot {
@@ -174,7 +175,7 @@ fn body<'a>(
         workers: full
             .into_iter()
             .flat_map(|full| full.verdicts)
-            .map(|verdict| VerdictBody::of(verdict, unavailable))
+            .map(|verdict| VerdictBody::of(verdict, unavailable, caller))
             .collect(),
         left_off,
     }
@@ -251,10 +252,14 @@ impl CandidateBody {
 }
 
 impl VerdictBody {
-    fn of(verdict: WorkerVerdict, unavailable: &UnavailableWorkers) -> VerdictBody {
+    fn of(
+        verdict: WorkerVerdict,
+        unavailable: &UnavailableWorkers,
+        caller: &Caller,
+    ) -> VerdictBody {
         let why = unavailable.get(&verdict.worker);
         let told = |refusal: &Refusal| match why.filter(|_| is_unavailable(refusal)) {
-            Some(why) => unavailability::describe(why),
+            Some(why) => unavailability::describe(why, caller),
             None => reason::describe_refusal(refusal),
         };
         VerdictBody {

@@ -1,7 +1,6 @@
 //! Finds a task, wherever it is kept, and waits for its end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hypha_engine::Notice;
 use hypha_engine::record::{AcceptedTask, FinishedTask, StoredTask};
@@ -65,16 +64,16 @@ pub(crate) async fn find(
     snapshot.ok_or_else(|| not_found(id))
 }
 
-/// The same; if it has not ended, waits for its end for up to `wait`.
+/// The same; if it has not ended, waits for its end until `until`.
 pub(crate) async fn find_and_wait(
     service: &dyn SchedulerApi,
     caller: &Caller,
     id: TaskId,
-    wait: Option<Duration>,
+    until: Option<Instant>,
 ) -> Result<TaskSnapshot, Error> {
     let snapshot = find(service, caller, id).await?;
-    let Some(wait) = wait.filter(|_| snapshot.finished().is_none()) else { return Ok(snapshot) };
-    let until = Instant::now() + wait;
+    let is_awaited = |until: &Instant| snapshot.finished().is_none() && *until > Instant::now();
+    let Some(until) = until.filter(is_awaited) else { return Ok(snapshot) };
     // The watch does not deliver earlier notices: look again.
     let watch = service.watch(id);
     let snapshot = find(service, caller, id).await?;

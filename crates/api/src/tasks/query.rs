@@ -31,7 +31,8 @@ pub(crate) async fn get(
     QueryParams(params): QueryParams<WaitParams>,
 ) -> Result<Response, Error> {
     let wait = params::parse_wait(params.wait)?;
-    let snapshot = lookup::find_and_wait(&*app.service, &caller, id, wait).await?;
+    let until = wait.map(|wait| tokio::time::Instant::now() + wait);
+    let snapshot = lookup::find_and_wait(&*app.service, &caller, id, until).await?;
     Ok(response::json(StatusCode::OK, &snapshot.body().with_input(snapshot.spec())))
 }
 

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorDetail};
 use crate::params::QueryFields;
 use crate::service::SubmitResult;
 use crate::watch::Watch;
-use crate::{body, json, params, response};
+use crate::{json, params, response};
 
 /// Long enough for any id with a prefix.
 const MAX_KEY_BYTES: usize = 255;
@@ -129,9 +129,7 @@ pub(crate) async fn submit(
     };
     let key = idempotency_key(&parts.headers)?;
     json::check_type(&parts.headers)?;
-    let bytes = body::read_body(&parts.headers, body, app.settings.max_request_bytes)
-        .await
-        .map_err(|error| Error::new(error.status(), error.code(), error.to_string()))?;
+    let bytes = app.bodies.read(&parts.headers, body).await?;
     let request = Submission { app, caller, key, wait };
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
@@ -165,14 +163,15 @@ impl Submission {
 
     async fn submit_one(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
         let service = &*self.app.service;
-        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
+        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(key_of_one));
         let accepted = service.submit(vec![new], self.wait.is_some()).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
+        let until = self.wait.map(|wait| Instant::now() + wait);
         if submitted.repeated {
-            let snapshot = self.existing_task(&spec, submitted, self.wait).await?;
+            drop(watch);
+            let snapshot = self.existing_task(&spec, submitted, until).await?;
             return Ok(response::json(StatusCode::OK, &snapshot.body()));
         }
-        let until = self.wait.map(|wait| Instant::now() + wait);
         let Some(snapshot) = self.await_end(submitted, watch, until).await else {
             let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
             return Ok(response::json(StatusCode::ACCEPTED, &body));
@@ -184,7 +183,7 @@ impl Submission {
 
     /// Responds with the events of the task, from the beginning: none is missed.
     async fn submit_and_stream(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {
-        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(Arc::from));
+        let new = self.new_task(Arc::clone(&spec), self.key.as_deref().map(key_of_one));
         let accepted = self.app.service.submit(vec![new], true).await?;
         let (submitted, watch) = accepted.into_iter().next().ok_or_else(Error::internal)??;
         if submitted.repeated {
@@ -200,11 +199,11 @@ impl Submission {
         &self,
         spec: &TaskSpec,
         submitted: Submitted,
-        wait: Option<Duration>,
+        until: Option<Instant>,
     ) -> Result<TaskSnapshot, Error> {
         let (service, id) = (&*self.app.service, submitted.task);
         // Keys belong to a tenant, so the task does, too.
-        let snapshot = match lookup::find_and_wait(service, &self.caller, id, wait).await {
+        let snapshot = match lookup::find_and_wait(service, &self.caller, id, until).await {
             Err(error) if error.status == StatusCode::NOT_FOUND => {
                 let message =
                     format!("the task of this key, {id}, has ended and is no longer kept");
@@ -230,7 +229,7 @@ impl Submission {
         let mut rejection = |(at, task): (usize, &RawValue)| match read(task) {
             Err(error) => Some(error),
             Ok(spec) => {
-                let key = self.key.as_ref().map(|key| Arc::from(format!("{key}#{at}")));
+                let key = self.key.as_ref().map(|key| key_in_batch(key, at));
                 new_tasks.push(self.new_task(Arc::new(spec), key));
                 None
             }
@@ -286,7 +285,8 @@ impl Submission {
             Err(reject) => return TaskOutcome::Refused(reject.into()),
         };
         if submitted.repeated {
-            return match self.existing_task(&spec, submitted, self.wait).await {
+            drop(watch);
+            return match self.existing_task(&spec, submitted, until).await {
                 Ok(snapshot) => TaskOutcome::Found(snapshot),
                 Err(error) => TaskOutcome::Refused(error),
             };
@@ -353,6 +353,21 @@ fn wants_events(headers: &HeaderMap) -> bool {
     kinds
         .flat_map(|value| value.split(','))
         .any(|kind| essence(kind).eq_ignore_ascii_case("text/event-stream"))
+}
+
+/// The key of a task in a batch, as it is stored.
+fn key_in_batch(key: &str, at: usize) -> Arc<str> {
+    Arc::from(format!("{key}#{at}"))
+}
+
+/// The key of a single task, as it is stored. One that could be the key of a task in a batch gets a character that no
+/// client's key has.
+fn key_of_one(key: &str) -> Arc<str> {
+    let is_number = |end: &str| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
+    match key.rsplit_once('#').is_some_and(|(_, end)| is_number(end)) {
+        true => Arc::from(format!("{key} ")),
+        false => Arc::from(key),
+    }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {

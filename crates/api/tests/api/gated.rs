@@ -57,6 +57,9 @@ impl SchedulerApi for GatedScheduler {
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {
         self.memory.register_back_end(server)
     }
+    fn knows_secret(&self, secret: &str) -> bool {
+        self.memory.knows_secret(secret)
+    }
     fn deliver_notification(&self, notification: InstanceNotification) {
         self.memory.deliver_notification(notification);
     }

@@ -56,7 +56,7 @@ async fn expect_continue_is_answered_before_the_body_is_sent() {
     let server = Server::with(Memory::new(), settings).await;
     let head = |length: usize| {
         format!(
-            "POST {TASKS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+            "POST {TASKS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {length}\r\nexpect: 100-continue\r\n\r\n"
         )
     };
@@ -70,8 +70,8 @@ async fn invalid_http_is_refused_and_others_are_still_served() {
     let requests: [&[u8]; 5] = [
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /api/v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"POST /api/v1/tasks HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     ];
     for request in requests {
@@ -85,7 +85,7 @@ async fn invalid_http_is_refused_and_others_are_still_served() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream
         .write_all(
-            b"POST /api/v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{\"model\":",
+            b"POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{\"model\":",
         )
         .await
         .unwrap();
@@ -137,7 +137,7 @@ async fn routes_methods_and_types_are_refused_in_one_shape() {
 async fn connections_are_bounded_and_kept() {
     let settings = Settings { max_connections: 2, ..Settings::default() };
     let server = Server::with(Memory::new(), settings).await;
-    let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let mut kept = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -174,7 +174,7 @@ async fn requests_in_flight_end_before_the_stop() {
     let mut busy = TcpStream::connect(address).await.unwrap();
     let body = r#"{"model":"sleep"}"#;
     let request = format!(
-        "POST /api/v1/tasks?wait=60 HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /api/v1/tasks?wait=60 HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     busy.write_all(request.as_bytes()).await.unwrap();

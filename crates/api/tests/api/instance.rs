@@ -117,6 +117,20 @@ async fn status_and_model_are_reported() {
 }
 
 #[tokio::test]
+async fn pages_of_other_sites_cannot_enqueue_tasks() {
+    let served = InstanceServer::start(InstanceSettings::default()).await;
+    for (name, value) in
+        [("host", "evil.example"), ("origin", "https://evil.example"), ("origin", "null")]
+    {
+        let request = served.request(Method::POST, "/queue/enqueue").body(r#"{"input_data": 1}"#);
+        let (status, body) = answer(request.header(name, value)).await;
+        assert_eq!((status, &body["status"]), (403, &json!("error")), "{name}: {value}");
+        assert!(body["message"].as_str().unwrap().contains("tokens_file"), "{body}");
+    }
+    assert_eq!(served.enqueue(r#"{"input_data": 1}"#).await.0, 200);
+}
+
+#[tokio::test]
 async fn task_is_enqueued_with_all_its_fields() {
     let served = InstanceServer::start(InstanceSettings::default()).await;
     let input = r#"{"n": 12345678901234567890123, "t":  "é"}"#;

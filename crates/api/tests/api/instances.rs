@@ -584,6 +584,28 @@ async fn notifications_are_handed_on_and_answered_alike() {
     assert_eq!((&notes[4].result, notes[4].error.as_deref()), (&None, Some("{\"code\":5}")));
 }
 
+#[tokio::test]
+async fn a_notification_without_its_secret_has_a_small_body() {
+    let server = Server::start().await;
+    server.memory.with_state(|state| state.secrets.push("known".to_owned()));
+    let large = json!({"task_id": "abc", "result": "x".repeat(20_000)}).to_string();
+    let paths = [
+        "/notify/task_complete",
+        "/notify/task_complete/wrong",
+        "/notify/task_complete?secret=wrong",
+    ];
+    for path in paths {
+        let (status, body) = server.post(path, &large).await;
+        assert_eq!((status, &body["status"]), (413, &json!("error")), "{path}");
+        assert!(body["message"].as_str().unwrap().contains("notify without the result"), "{body}");
+    }
+    for path in ["/notify/task_complete/known", "/notify/task_complete?secret=known"] {
+        assert_eq!(server.post(path, &large).await.0, 200, "{path}");
+    }
+    let delivered = server.memory.with_state(|state| state.notifications.len());
+    assert_eq!(delivered, 2);
+}
+
 /// A server with tokens: one of `acme` with a quota of 1, one of `globex`, one of an administrator.
 async fn with_tokens() -> (Server, [String; 3], tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();

@@ -14,3 +14,4 @@ mod operators;
 mod refusals;
 mod server;
 mod tasks;
+mod web_pages;

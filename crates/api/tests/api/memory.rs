@@ -59,6 +59,8 @@ pub(crate) struct State {
     healthy: BTreeMap<String, Vec<Name>>,
     pub(crate) servers: Vec<NewBackEnd>,
     pub(crate) notifications: Vec<InstanceNotification>,
+    /// Secrets of attempts at task instances.
+    pub(crate) secrets: Vec<String>,
     /// How often the machine was locked to be read.
     pub(crate) reads: usize,
     /// How many tasks came with each submission.
@@ -116,6 +118,7 @@ impl Memory {
             reads: 0,
             submissions: Vec::new(),
             notifications: Vec::new(),
+            secrets: Vec::new(),
         };
         Arc::new(Memory { state: Mutex::new(state), changed: Notify::new() })
     }
@@ -541,6 +544,10 @@ impl SchedulerApi for Memory {
         let registered = self.register(&address, &server.models, server.concurrency);
         self.with_state(|state| state.servers.push(server));
         registered
+    }
+
+    fn knows_secret(&self, secret: &str) -> bool {
+        self.lock().secrets.iter().any(|known| known == secret)
     }
 
     fn deliver_notification(&self, notification: InstanceNotification) {

@@ -1,6 +1,6 @@
 //! Workers, the scheduler itself, health, metrics and the OpenAPI document.
 
-use hypha_api::Settings;
+use hypha_api::{NewToken, Role, Settings, Tokens};
 use hypha_engine::RetryPolicy;
 use serde_json::{Value, json};
 
@@ -77,6 +77,48 @@ async fn executor_is_quarantined_after_repeated_failures_with_its_reason() {
     let (_, explained) = server.get(&path).await;
     assert_eq!(explained["summary"], "no worker can take it: 1 × quarantined after failures");
     assert_eq!(explained["workers"][0]["refusals"], json!([why]), "{explained}");
+}
+
+/// A program may print its input to its standard error, which belongs to its tenant.
+#[tokio::test]
+async fn failures_of_another_tenants_tasks_are_shown_to_administrators_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens.toml");
+    let user = |tenant: &str| NewToken { tenant: tenant.parse().ok(), ..NewToken::default() };
+    let admin = NewToken { role: Role::Admin, ..NewToken::default() };
+    let issued = [user("acme"), user("umbrella"), admin].map(|new| Tokens::issue(&new));
+    std::fs::write(&path, issued.each_ref().map(|(_, entry)| entry.as_str()).concat()).unwrap();
+    let [acme, umbrella, admin] = issued.map(|(token, _)| token);
+    let tokens = Some(Tokens::load(&path).unwrap());
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let memory = Memory::with(hypha_engine::Settings { retry, ..Default::default() });
+    memory.add_worker(1, &["fail"]);
+    let mut server = Server::with(memory, Settings { tokens, ..Settings::default() }).await;
+
+    let fails = r#"{"model": "fail", "input": "retry"}"#;
+    server.token = Some(acme);
+    for _ in 0..3 {
+        let (_, task) = server.post("/api/v1/tasks", fails).await;
+        let own = server.get(&crate::tasks::path_of(&task)).await.1;
+        assert_eq!(own["error"], "it was told to fail", "a tenant sees its own");
+    }
+    server.token = Some(umbrella);
+    let (_, task) = server.post("/api/v1/tasks", fails).await;
+    let explain = format!("{}/explain", crate::tasks::path_of(&task));
+    let (listed, explained) = (server.get("/api/v1/workers").await.1, server.get(&explain).await.1);
+    for shown in
+        [&listed["workers"][0]["executors"][0]["reason"], &explained["workers"][0]["refusals"][0]]
+    {
+        assert!(shown.as_str().unwrap().ends_with("after 3 failures in a row"), "{shown}");
+    }
+    for shown in [listed, explained] {
+        assert!(!shown.to_string().contains("told to fail"), "{shown}");
+    }
+    server.token = Some(admin);
+    for path in ["/api/v1/workers", &explain] {
+        let shown = server.get(path).await.1.to_string();
+        assert!(shown.contains("the last: it was told to fail"), "{shown}");
+    }
 }
 
 #[tokio::test]

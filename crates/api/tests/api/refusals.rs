@@ -118,7 +118,9 @@ async fn invalid_bodies_are_refused() {
         let is_batch = |body: &[u8]| route.2 == "/api/v1/tasks" && body == b"[\"fifo\"]";
         for body in bodies.into_iter().filter(|body| !is_batch(body)) {
             let status = refused(&server, route, &[], body).await;
-            assert!([400, 404, 422].contains(&status), "{route:?} {status}");
+            // Without the secret of an attempt, only small notifications are read.
+            let is_unread = status == 413 && route.2.starts_with("/notify/");
+            assert!([400, 404, 422].contains(&status) || is_unread, "{route:?} {status}");
         }
         refused(&server, route, &[], long_text.as_bytes()).await;
         let json = ("content-type", "application/json");

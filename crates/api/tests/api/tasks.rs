@@ -6,7 +6,7 @@ use hypha_model::{FailureKind, Span};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::memory::{Memory, worker_id};
+use crate::memory::{Memory, TEST_TIMEOUT, worker_id};
 use crate::server::{Server, answer};
 
 const TASKS: &str = "/api/v1/tasks";
@@ -145,6 +145,44 @@ async fn a_key_returns_the_first_task() {
         assert_eq!(status, 400, "{odd}");
     }
     assert_eq!(with_key(&"x".repeat(255), r#"{"model": "echo"}"#).await.0, 202);
+}
+
+#[tokio::test]
+async fn a_key_of_a_task_is_not_that_of_a_task_in_a_batch() {
+    let server = Server::start().await;
+    let with_key = |key: &str, body: &str| {
+        answer(server.json(Method::POST, TASKS, body).header("idempotency-key", key))
+    };
+    let task = r#"{"model":"sleep"}"#;
+    let mut ids = Vec::new();
+    for key in ["k#0", "k#0#1", "k"] {
+        let (status, first) = with_key(key, task).await;
+        assert_eq!(status, 202, "{key}: {first}");
+        assert_eq!(with_key(key, task).await, (200, with_key(key, task).await.1), "{key}");
+        ids.push(first["id"].clone());
+    }
+    for key in ["k", "k#0"] {
+        let (status, batch) = with_key(key, &format!("[{task},{task}]")).await;
+        assert_eq!(status, 202, "{key}: {batch}");
+        ids.extend(batch["tasks"].as_array().unwrap().iter().map(|task| task["id"].clone()));
+    }
+    let distinct: std::collections::BTreeSet<String> = ids.iter().map(Value::to_string).collect();
+    assert_eq!(distinct.len(), ids.len(), "{ids:?}");
+}
+
+#[tokio::test]
+async fn a_repeated_batch_waits_once_for_all_its_tasks() {
+    let server = Server::start().await;
+    let batch = format!("[{}]", vec![r#"{"model":"sleep"}"#; 200].join(","));
+    let send = || {
+        let request = server.json(Method::POST, &format!("{TASKS}?wait=0.5"), &batch);
+        answer(request.header("idempotency-key", "batch"))
+    };
+    let (status, first) = send().await;
+    assert_eq!(status, 202);
+    // Half a second for each would be longer than the test waits.
+    let repeated = tokio::time::timeout(TEST_TIMEOUT, send()).await.expect("one wait for all");
+    assert_eq!(repeated.1["tasks"][199]["id"], first["tasks"][199]["id"]);
 }
 
 #[tokio::test]

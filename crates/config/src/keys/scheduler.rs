@@ -18,6 +18,8 @@ const MAX_QUEUE: u32 = 10_000_000;
 const MAX_CONCURRENT_TASKS: u32 = 10_000_000;
 /// A request is held in memory while it is read.
 const MAX_REQUEST: u64 = 1 << 30;
+/// More than any scheduler has memory for.
+const MAX_BUFFERED: u64 = 1 << 40;
 /// Each attempt is kept with its task, and no task succeeds on its hundredth attempt.
 const MAX_ATTEMPTS: u32 = 100;
 /// Shorter timeouts than this would mostly measure the network.
@@ -170,6 +172,13 @@ const API: &[Key] = &[
         doc: "The largest body of a request.",
     },
     Key {
+        name: "max_buffered_size",
+        kind: Kind::Size { min: MIN_SIZE, max: MAX_BUFFERED },
+        preset: Preset::Is("\"256MiB\""),
+        doc: "The size of all bodies together that are arriving; more are refused. Bodies of up to 32 KiB are not \
+              counted, and one of `max_request_size` is always accepted.",
+    },
+    Key {
         name: "tokens_file",
         kind: Kind::File,
         preset: Preset::Absent("\"tokens.toml\""),
@@ -182,6 +191,21 @@ const API: &[Key] = &[
         preset: Preset::Is("false"),
         doc: "Whether any client that can reach an address other than loopback may use the scheduler without a \
               token.",
+    },
+    Key {
+        name: "allowed_hosts",
+        kind: Kind::Hosts,
+        preset: Preset::Is("[]"),
+        doc: "Without `tokens_file`: the host names under which clients reach this interface, besides loopback names, \
+              the host of `public_url`, and any IP address if `bind_address` is not a loopback one. Requests under \
+              other names are refused, because a web page may have sent them. \"*\" permits any.",
+    },
+    Key {
+        name: "allowed_origins",
+        kind: Kind::Origins,
+        preset: Preset::Is("[]"),
+        doc: "The origins of web pages that may use this interface, such as \"https://app.example.org\". \"*\" permits \
+              any, and needs `tokens_file`.",
     },
     Key {
         name: "tls_cert_pem",

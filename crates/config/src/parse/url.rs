@@ -59,7 +59,7 @@ pub(crate) fn url(given: &SourcedValue, purpose: UrlUse) -> Result<String, Probl
 }
 
 /// `host`, `host:port`, `[::1]:port`.
-fn names_a_host(authority: &str) -> bool {
+pub(super) fn names_a_host(authority: &str) -> bool {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),

@@ -19,10 +19,16 @@ pub struct ApiConfig {
     pub bind_address_given: bool,
     /// The largest body of a request.
     pub max_request_bytes: u64,
+    /// The largest sum of bodies that are arriving.
+    pub max_buffered_bytes: u64,
     /// The accepted bearer tokens.
     pub tokens_file: Option<PathBuf>,
     /// Whether requests without a token are served at an address other than loopback.
     pub allow_unauthenticated: bool,
+    /// The names under which clients without a token may reach it, besides those that are known; `*` for any.
+    pub allowed_hosts: Vec<String>,
+    /// The origins of web pages that may use it; `*` for any.
+    pub allowed_origins: Vec<String>,
     /// The certificate and its key for HTTPS.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// The address at which others reach the API, without a slash at the end.
@@ -43,11 +49,22 @@ impl ApiConfig {
                  `allow_unauthenticated = true` if that is meant",
             ));
         }
+        let allowed_origins = section.get("allowed_origins", parse::origins)?;
+        if tokens_file.is_none() && allowed_origins.iter().any(|origin| origin == "*") {
+            return Err(section.fault(
+                "allowed_origins",
+                "any web page could use the scheduler, because no token is required: list origins, or give \
+                 `tokens_file`",
+            ));
+        }
         Ok(ApiConfig {
             bind_address,
             bind_address_given: section.given("bind_address").is_some(),
             max_request_bytes: section.get("max_request_size", size)?,
+            max_buffered_bytes: section.get("max_buffered_size", size)?,
             tokens_file,
+            allowed_hosts: section.get("allowed_hosts", parse::hosts)?,
+            allowed_origins,
             allow_unauthenticated,
             tls: tls(section)?,
             public_url: section

@@ -130,6 +130,8 @@ fn defaults_match_the_machine() {
     assert!(!api.bind_address_given && !api.allow_unauthenticated);
     assert_eq!(api.max_request_bytes, 10_000_000);
     assert_eq!((&api.tokens_file, &api.tls, &api.public_url), (&None, &None, &None));
+    assert!(api.allowed_hosts.is_empty() && api.allowed_origins.is_empty());
+    assert_eq!(api.max_buffered_bytes, 256 << 20);
     for (ip, allowed) in [
         ("127.0.0.1", true),
         ("10.1.2.3", true),
@@ -157,7 +159,8 @@ fn every_key_takes_effect() {
          discovery_interval = 9\nmax_queue = 10\nlease_ttl = 11\nresult_ttl = '12h'\n\
          max_result_size = '13KiB'\nlookup_table = 'table.csv'\n\
          [scheduler.api]\nbind_address = '[::]:14'\nmax_request_size = '15MiB'\ntokens_file = 'tokens'\n\
-         allow_unauthenticated = true\ntls_cert_pem = 'cert.pem'\ntls_key_pem = 'key.pem'\n\
+         allow_unauthenticated = true\nallowed_hosts = ['H', '[::1]']\n\
+         allowed_origins = ['https://O:443', '*']\nmax_buffered_size = '16MiB'\ntls_cert_pem = 'cert.pem'\ntls_key_pem = 'key.pem'\n\
          public_url = 'https://s.example.org/x/'\nallowed_networks = ['192.0.2.0/24']\n\
          [scheduler.load_balancing]\nprefer_local_workers = true\nmax_network_latency = 16.5\n\
          [scheduler.fault_tolerance]\nhealth_check_interval = 17\nhealth_check_timeout = 0.018\n\
@@ -185,6 +188,11 @@ fn every_key_takes_effect() {
     assert_eq!(api.max_request_bytes, 15 << 20);
     assert_eq!(api.tokens_file, Some(home.path("tokens")));
     assert!(api.allow_unauthenticated);
+    assert_eq!(
+        (&api.allowed_hosts[..], api.max_buffered_bytes),
+        (&["h", "[::1]"].map(String::from)[..], 16 << 20)
+    );
+    assert_eq!(api.allowed_origins, ["https://o", "*"]);
     assert_eq!(api.tls, Some((home.path("cert.pem"), home.path("key.pem"))));
     assert_eq!(api.public_url.as_deref(), Some("https://s.example.org/x"));
     assert_eq!(api.allowed_networks, ["192.0.2.0/24".parse().unwrap()]);
@@ -297,6 +305,18 @@ fn check_returns_warnings() {
     let file = home.path("node.toml");
     let told = hypha_config::check(NodeRole::Scheduler, &file, &[], &Flags::default()).unwrap();
     assert_eq!((told.len(), told), (1, config.warnings));
+}
+
+#[test]
+fn any_web_page_needs_tokens() {
+    let any = "[scheduler.api]\nallowed_origins = ['https://a.example', '*']\n";
+    fault(
+        any,
+        "node.toml:5:19: `allowed_origins`: any web page could use the scheduler, because no token is required: \
+         list origins, or give `tokens_file`",
+    );
+    good(&format!("{any}tokens_file = 'tokens'\n"));
+    good("[scheduler.api]\nallowed_origins = ['https://a.example']\nallowed_hosts = ['*']\n");
 }
 
 #[test]

@@ -484,7 +484,12 @@ impl Scheduler {
     fn learn(&mut self, now: Time, reference: TaskRef, run: Span) {
         let Some(task) = self.task(reference) else { return };
         let Some(slot) = task.current.and_then(|current| current.slot) else { return };
-        let Some(query) = self.placement.query(reference).copied() else { return };
+        let Some(mut query) = self.placement.query(reference).copied() else { return };
+        if !self.predictor.knows_model(&query) {
+            // Many others were named since this task was submitted.
+            let accepted = Arc::clone(&task.accepted);
+            query = self.predictor.query(&accepted.spec);
+        }
         let Some(Some(worker)) = self.workers.get_mut(slot.0 as usize) else { return };
         worker.is_unsaved = true;
         let key = worker.predictor_key;

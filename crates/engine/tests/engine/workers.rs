@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Command, FromWorker, LeaseRequest, Record, Reply, SchedulerEvent, Settings, ToWorker,
+    Command, FromWorker, LeaseRequest, NewTask, Record, Reply, SchedulerEvent, Settings, ToWorker,
 };
 use hypha_model::{
-    AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Rng, Span,
-    TaskId, TaskState,
+    AttemptId, Epoch, FailureKind, Fence, LeaseId, Payload, Refusal, RefusalKind, Requirement, Rng,
+    Span, TaskId, TaskSpec, TaskState,
 };
 use hypha_placement::Strategy;
+use hypha_predict::Predictor;
 
 use crate::harness::*;
 
@@ -652,6 +653,34 @@ fn a_lost_worker_is_forgotten_after_its_time() {
     assert_eq!(rig.disk.image.workers.len(), 1);
     rig.wait(secs(1));
     assert!(rig.disk.image.workers.is_empty() && rig.scheduler.workers(rig.now).is_empty());
+}
+
+#[test]
+fn a_completion_is_learned_however_many_models_were_named_meanwhile() {
+    let of_model = |model: &str| {
+        let requirement = Requirement { model: Some(name(model)), ..Requirement::default() };
+        NewTask { spec: Arc::new(TaskSpec { requirement, ..TaskSpec::default() }), ..task() }
+    };
+    let mut rig = Rig::with_workers(&[1]);
+    for _ in 0..20 {
+        let (_, short) = rig.dispatched(of_model("short"));
+        rig.finish(&short);
+    }
+    let (_, assignment) = rig.dispatched(of_model("real"));
+    for at in 0..2 * hypha_predict::MAX_NEW_MODELS {
+        rig.submit(of_model(&format!("made-up-{at}")));
+    }
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    let run = Span::from_secs(7);
+    rig.now = rig.now + run;
+    rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+    rig.wait(secs(30));
+    let snapshot = rig.disk.image.predictor.clone().expect("what was learned is saved");
+    let mut predictor = Predictor::restore(hypha_predict::Settings::default(), snapshot);
+    let worker = predictor.add_worker(worker_id(1), None);
+    let query = predictor.query(&of_model("real").spec);
+    let estimate = predictor.estimate(&query, worker);
+    assert!(estimate.mean_s > 3.0, "{estimate:?} is the usual time of all models");
 }
 
 #[test]

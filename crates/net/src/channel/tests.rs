@@ -41,6 +41,7 @@ impl Lab {
         let settings = Settings {
             role,
             agent: "hypha/test".into(),
+            incarnation: None,
             listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
             external: Vec::new(),
             gateways: Vec::new(),

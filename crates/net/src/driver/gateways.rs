@@ -97,17 +97,18 @@ impl Driver {
 
     /// The addresses of a configured name are always dialled. It is resolved at each dial, since it may change.
     fn allow_resolved_addresses(&self, address: &Multiaddr) {
-        let host = address.iter().find_map(|part| match part {
-            Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => {
+        let mut parts = address.iter();
+        let host = match parts.next() {
+            Some(Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name)) => {
                 Some(name.into_owned())
             }
             _ => None,
-        });
-        if let Some(host) = host {
+        };
+        if let (Some(host), Some(Protocol::Tcp(port))) = (host, parts.next()) {
             let guard = self.guard.clone();
             tokio::spawn(async move {
-                if let Ok(found) = tokio::net::lookup_host((host.as_str(), 0)).await {
-                    found.for_each(|address| guard.allow_configured(address.ip()));
+                if let Ok(found) = tokio::net::lookup_host((host.as_str(), port)).await {
+                    found.for_each(|address| guard.allow_configured(address));
                 }
             });
         }

@@ -1,6 +1,7 @@
 //! Nodes of a test: their own authority, loopback addresses, and the events they received.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,6 +24,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often a condition without an event is polled.
 const POLL: Duration = Duration::from_millis(50);
+
+/// Each node of a test is a process of its own, as far as its peers can see.
+static NEXT_INCARNATION: AtomicU64 = AtomicU64::new(1);
 
 /// An operator with one organisation.
 pub(crate) struct Lab {
@@ -117,6 +121,7 @@ pub(crate) fn settings(role: NodeRole, gateways: &[Multiaddr]) -> Settings {
     Settings {
         role,
         agent: "hypha/test".into(),
+        incarnation: Some(NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed)),
         listen: vec![loopback()],
         external: Vec::new(),
         gateways: gateways.to_vec(),

@@ -94,6 +94,17 @@ async fn learned_addresses_are_filtered_and_configured_ones_are_not() {
     eventually("a configured address is dialled", || async { trap.accept().is_ok() }).await;
     assert!(dialled.await.unwrap().is_err(), "there is no node at this address");
 
+    // Another port there is not: it belongs to another server.
+    let neighbour = TcpListener::bind((FAR, 0)).unwrap();
+    neighbour.set_nonblocking(true).unwrap();
+    let port = neighbour.local_addr().unwrap().port();
+    let advertised = Multiaddr::from(FAR).with(Protocol::Tcp(port));
+    let another = lab.node(NodeRole::Worker, &[]).await;
+    let reachable = another.listening().await;
+    node.net.add_persistent_peer(another.id(), vec![advertised, reachable]).await;
+    node.joined(another.id()).await;
+    assert!(neighbour.accept().is_err(), "another port of a configured address was dialled");
+
     // So is a gateway in an excluded range.
     let gateway = lab.gateway().await;
     let gateways = addresses(&[&gateway]).await;
@@ -102,4 +113,25 @@ async fn learned_addresses_are_filtered_and_configured_ones_are_not() {
         lab.pki(NodeRole::Worker),
     );
     behind.has_gateway(1).await;
+}
+
+/// Two machines that were copied, key included.
+#[tokio::test]
+async fn a_key_that_two_nodes_use_is_noticed() {
+    let lab = Lab::new();
+    let mut of_gateway = settings(NodeRole::Gateway, &[]);
+    of_gateway.limits.ping_interval = Duration::from_millis(200);
+    let gateway = Node::start(of_gateway, lab.pki(NodeRole::Gateway));
+    let gateways = addresses(&[&gateway]).await;
+    let issued = lab.issue(NodeRole::Worker);
+    let start = || Node::start(settings(NodeRole::Worker, &gateways), lab.pki_of(&issued));
+    let honest = lab.node(NodeRole::Worker, &[&gateway]).await;
+    let (first, second) = (start(), start());
+    for node in [&honest, &first, &second] {
+        node.has_gateway(1).await;
+    }
+    let shared = || gateway.metric("hypha_net_shared_keys ");
+    eventually("the key is noticed", || async { shared() == 1 }).await;
+    second.net.stop().await;
+    eventually("the other has left", || async { shared() == 0 }).await;
 }

@@ -101,6 +101,10 @@ impl SchedulerApi for SchedulerService {
         .boxed()
     }
 
+    fn knows_secret(&self, secret: &str) -> bool {
+        self.http.knows_secret(secret)
+    }
+
     fn deliver_notification(&self, notification: InstanceNotification) {
         self.http.notified(notification);
     }

@@ -24,7 +24,14 @@ impl Watchers {
     pub(super) fn add(&mut self, task: TaskId) -> Watch {
         self.sweep();
         let (watched, watch) = watch_channel();
-        self.by_task.entry(task).or_default().push(watched);
+        let watches = self.by_task.entry(task).or_default();
+        if watches.len() == watches.capacity() {
+            // A task that runs long may be polled often, and abandoned watches are noticed only when they are sent to.
+            watches.retain(WatchSender::has_watcher);
+            // Room for as many as are left, so that the search costs little for each watch.
+            watches.reserve(watches.len().max(1));
+        }
+        watches.push(watched);
         watch
     }
 
@@ -93,6 +100,25 @@ mod tests {
     use hypha_model::{Rng, Time};
 
     use super::*;
+
+    #[test]
+    fn abandoned_watches_are_dropped() {
+        let mut rng = Rng::new(1);
+        let mut watchers = Watchers::default();
+        let task = TaskId::new(Time::ZERO, &mut rng);
+        let kept: Vec<Watch> = (0..10).map(|_| watchers.add(task)).collect();
+        for _ in 0..100_000 {
+            drop(watchers.add(task));
+        }
+        let of_one = watchers.by_task[&task].capacity();
+        assert!(of_one < 100, "{of_one} watches of one task that is polled often");
+        watchers.notify(task, &Notice::Running);
+        assert_eq!(watchers.by_task[&task].len(), kept.len());
+        for _ in 0..100_000 {
+            drop(watchers.add(TaskId::new(Time::ZERO, &mut rng)));
+        }
+        assert!(watchers.by_task.len() <= 2 * MIN_SWEEP_TASKS, "{}", watchers.by_task.len());
+    }
 
     #[tokio::test]
     async fn streamed_pieces_bypass_the_machine() {

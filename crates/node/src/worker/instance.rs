@@ -26,6 +26,9 @@ use crate::clock::Clock;
 
 /// Results that are kept to be fetched; the oldest are dropped first.
 const MAX_RESULTS: usize = 10_000;
+/// Bytes of such results: a result of the largest size that a worker accepts still leaves room for others, and a worker
+/// has more memory than this.
+const MAX_RESULT_BYTES: usize = 256 << 20;
 
 /// How long one task may run: the scheduler's default.
 const TASK_TIMEOUT: Span = Span::from_secs(300);
@@ -55,6 +58,9 @@ struct InstanceState {
     by_fence: HashMap<u64, String>,
     /// Names of tasks that are done, in the order of their ends.
     done: VecDeque<String>,
+    /// The bytes of their results and errors, and the limit.
+    done_bytes: usize,
+    max_done_bytes: usize,
 }
 
 struct TaskEntry {
@@ -73,14 +79,7 @@ impl LocalInstance {
         events: mpsc::Sender<WorkerInput>,
         messages: mpsc::Receiver<FromWorker>,
     ) -> LocalInstance {
-        let state = InstanceState {
-            rng: Rng::new(rand::random()),
-            fences: 0,
-            tasks: HashMap::new(),
-            by_fence: HashMap::new(),
-            done: VecDeque::new(),
-        };
-        let state = Arc::new(Mutex::new(state));
+        let state = Arc::new(Mutex::new(InstanceState::new()));
         let instance = LocalInstance { worker, model, clock, events, state };
         tokio::spawn(instance.clone().receive(messages));
         instance
@@ -143,7 +142,7 @@ impl LocalInstance {
         let fence = state.fences;
         let (admitted, admission) = oneshot::channel();
         let (stage, callback) = (InstanceTaskState::Queued, task.callback_url);
-        state.done.retain(|done| *done != name);
+        state.forget_result(&name);
         state.tasks.insert(name.clone(), TaskEntry { stage, callback, admitted: Some(admitted) });
         state.by_fence.insert(fence, name.clone());
         let requirement = Requirement { model: Some(self.model.clone()), ..Default::default() };
@@ -177,6 +176,18 @@ struct Admission {
 }
 
 impl InstanceState {
+    fn new() -> InstanceState {
+        InstanceState {
+            rng: Rng::new(rand::random()),
+            fences: 0,
+            tasks: HashMap::new(),
+            by_fence: HashMap::new(),
+            done: VecDeque::new(),
+            done_bytes: 0,
+            max_done_bytes: MAX_RESULT_BYTES,
+        }
+    }
+
     fn entry(&mut self, fence: Fence) -> Option<&mut TaskEntry> {
         self.tasks.get_mut(self.by_fence.get(&fence.0)?)
     }
@@ -218,17 +229,46 @@ impl InstanceState {
         };
         let result = InstanceResult { task_id: name.clone(), stage: entry.stage.clone() };
         let callback = entry.callback.take();
+        self.done_bytes += kept_bytes(&entry.stage);
         self.done.push_back(name);
-        if self.done.len() > MAX_RESULTS
-            && let Some(oldest) = self.done.pop_front()
-        {
-            self.tasks.remove(&oldest);
-        }
+        self.drop_oldest_results();
         Some((callback, result))
+    }
+
+    /// Drops results beyond the limits; the latest is kept in any case.
+    fn drop_oldest_results(&mut self) {
+        while self.done.len() > 1
+            && (self.done.len() > MAX_RESULTS || self.done_bytes > self.max_done_bytes)
+        {
+            let Some(oldest) = self.done.pop_front() else { return };
+            self.remove_result(&oldest);
+        }
+    }
+
+    /// A task of this name is run again.
+    fn forget_result(&mut self, name: &str) {
+        if let Some(at) = self.done.iter().position(|done| done == name) {
+            self.done.remove(at);
+            self.remove_result(name);
+        }
+    }
+
+    fn remove_result(&mut self, name: &str) {
+        let removed = self.tasks.remove(name);
+        self.done_bytes -= removed.map_or(0, |entry| kept_bytes(&entry.stage));
     }
 
     fn open_tasks(&self) -> u32 {
         u32::try_from(self.by_fence.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// The bytes of a result or an error.
+fn kept_bytes(stage: &InstanceTaskState) -> usize {
+    match stage {
+        InstanceTaskState::Completed { result, .. } => result.bytes().len(),
+        InstanceTaskState::Failed { error, .. } => error.len(),
+        InstanceTaskState::Queued | InstanceTaskState::Running => 0,
     }
 }
 
@@ -357,5 +397,43 @@ mod tests {
         let odd = r#"{"z": 18446744073709551616, "a": 1.10}"#;
         assert_eq!(body(odd), format!("{start},\"result\":{odd}}}"));
         assert_eq!(body("not JSON"), format!("{start}}}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a task to its end.
+    fn run(state: &mut InstanceState, name: &str, bytes: usize) {
+        state.forget_result(name);
+        state.fences += 1;
+        let entry = TaskEntry { stage: InstanceTaskState::Running, callback: None, admitted: None };
+        state.tasks.insert(name.to_owned(), entry);
+        state.by_fence.insert(state.fences, name.to_owned());
+        let result = TaskResult::of(Payload::from(vec![b'1'; bytes]));
+        state.ended(Fence(state.fences), Span::from_secs(1), Outcome::Completed { result });
+    }
+
+    #[test]
+    fn kept_results_are_bounded_in_number_and_bytes() {
+        let mut state = InstanceState { max_done_bytes: 40_000, ..InstanceState::new() };
+        let large = 10_000;
+        for at in 0..10 {
+            run(&mut state, &format!("large-{at}"), large);
+        }
+        assert_eq!((state.tasks.len(), state.done_bytes), (4, 4 * large));
+        assert!(state.tasks.contains_key("large-9") && !state.tasks.contains_key("large-5"));
+        for _ in 0..10 {
+            run(&mut state, "again", large);
+        }
+        assert_eq!((state.tasks.len(), state.done_bytes), (4, 4 * large), "counted once");
+        run(&mut state, "huge", 40_001);
+        assert_eq!(state.tasks.len(), 1, "the latest is kept");
+        for at in 0..2 * MAX_RESULTS {
+            run(&mut state, &format!("small-{at}"), 1);
+        }
+        assert_eq!((state.tasks.len(), state.done.len()), (MAX_RESULTS, MAX_RESULTS));
+        assert_eq!(state.done_bytes, MAX_RESULTS);
     }
 }

@@ -2,48 +2,92 @@
 
 use hypha_model::Span;
 use hypha_predict::{
-    HardwareKey, MAX_HARDWARE, MAX_MODELS, MAX_REGRESSIONS, ModelKey, Predictor, Query, Settings,
+    HardwareKey, MAX_HARDWARE, MAX_MODELS, MAX_NEW_MODELS, MAX_REGRESSIONS, Predictor, Query,
+    Settings,
 };
 
 use crate::world::{name, spec, worker_id};
 
 #[test]
-fn models_hardware_and_regressions_beyond_the_bound_share_an_entry() {
+fn hardware_beyond_the_bound_shares_an_entry() {
     let mut predictor = Predictor::new(Settings::default());
     let hardware: Vec<HardwareKey> = (0..=MAX_HARDWARE + 1)
         .map(|i| predictor.hardware(Some(&name(&format!("hardware-{i}")))))
         .collect();
     assert_eq!(hardware[MAX_HARDWARE - 1], HardwareKey(MAX_HARDWARE as u16));
     assert_eq!(hardware[MAX_HARDWARE], HardwareKey(0));
+}
 
+fn assert_near(found: f64, expected: f64) {
+    assert!((found / expected).ln().abs() < 0.5, "{found} instead of {expected}");
+}
+
+/// Clients may name models that no worker serves.
+#[test]
+fn models_that_complete_nothing_take_no_room_from_others() {
+    let mut predictor = Predictor::new(Settings::default());
     let worker = predictor.add_worker(worker_id(1), None);
-    let other = predictor.add_worker(worker_id(2), Some(&name("hardware-1")));
-    let third = predictor.add_worker(worker_id(3), Some(&name("hardware-2")));
-    let models: Vec<Query> = (0..MAX_MODELS + 10)
-        .map(|i| {
-            let query = predictor.query(&spec(&format!("model-{i}"), &[("n", 1.0 + i as f64)]));
-            for worker in [worker, other, third] {
-                predictor.observe(&query, worker, Span::from_secs(3));
-            }
-            query
-        })
-        .collect();
-    assert_eq!(models[MAX_MODELS].model, ModelKey(0));
+    let made_up = |predictor: &mut Predictor, batch: usize| {
+        for i in 0..2 * MAX_MODELS {
+            predictor.query(&spec(&format!("made-up-{batch}-{i}"), &[("n", 1.0)]));
+        }
+    };
+    made_up(&mut predictor, 1);
+    let waiting = predictor.query(&spec("real", &[("n", 1.0)]));
+    for _ in 0..50 {
+        let query = predictor.query(&spec("real", &[("n", 1.0)]));
+        predictor.observe(&query, worker, Span::from_secs(40));
+        let other = predictor.query(&spec("other", &[("n", 1.0)]));
+        predictor.observe(&other, worker, Span::from_secs(2));
+    }
+    assert_near(predictor.estimate(&waiting, worker).mean_s, 40.0);
+    made_up(&mut predictor, 2);
+    assert!(predictor.knows_model(&waiting), "a model that is in use is not forgotten");
+    let query = predictor.query(&spec("real", &[("n", 1.0)]));
+    assert_near(predictor.estimate(&query, worker).mean_s, 40.0);
     let snapshot = serde_json::to_value(predictor.snapshot()).unwrap();
-    let regressions = snapshot["regressions"].as_array().map(Vec::len);
-    assert_eq!(regressions, Some(MAX_REGRESSIONS));
+    let kept = snapshot["model_names"].as_array().unwrap().len();
+    assert!(kept <= MAX_NEW_MODELS + 2, "{kept}");
+}
 
-    // The last models found no room, and share one prediction.
-    for _ in 0..200 {
-        predictor.observe(&models[MAX_MODELS - 1], worker, Span::from_secs(500));
+#[test]
+fn least_used_models_make_room_for_others() {
+    let mut predictor = Predictor::new(Settings::default());
+    let add_workers = |predictor: &mut Predictor| {
+        [1, 2, 3].map(|n| predictor.add_worker(worker_id(n), Some(&name(&format!("hardware-{n}")))))
+    };
+    let workers = add_workers(&mut predictor);
+    let complete = |predictor: &mut Predictor, model: &str, seconds: u64| -> Query {
+        let query = predictor.query(&spec(model, &[("n", 1.0)]));
+        for worker in workers {
+            predictor.observe(&query, worker, Span::from_secs(seconds));
+        }
+        query
+    };
+    let used = complete(&mut predictor, "used", 40);
+    complete(&mut predictor, "used", 40);
+    let first = complete(&mut predictor, "once-0", 3);
+    for i in 1..2 * MAX_MODELS {
+        complete(&mut predictor, &format!("once-{i}"), 3);
     }
-    for _ in 0..200 {
-        predictor.observe(&models[0], other, Span::from_secs(3));
+    let last = complete(&mut predictor, "last", 500);
+    assert!(predictor.knows_model(&used) && !predictor.knows_model(&first));
+    assert_near(predictor.estimate(&used, workers[0]).mean_s, 40.0);
+    assert_near(predictor.estimate(&last, workers[0]).mean_s, 500.0);
+    let snapshot = serde_json::to_value(predictor.snapshot()).unwrap();
+    assert_eq!(snapshot["regressions"].as_array().unwrap().len(), MAX_REGRESSIONS);
+    let mut restored =
+        Predictor::restore(Settings::default(), serde_json::from_value(snapshot).unwrap());
+    assert_eq!(add_workers(&mut restored), workers);
+    // What comes next is the same, whichever model has to make room for it.
+    for i in 0..10 {
+        for predictor in [&mut predictor, &mut restored] {
+            complete(predictor, &format!("later-{i}"), 7);
+        }
     }
-    for (model, worker, expected_s) in [(0, other, 3.0), (MAX_MODELS - 2, worker, 500.0)] {
-        let found = predictor.estimate(&models[model], worker).mean_s;
-        assert!((found / expected_s).ln().abs() < 0.5, "model {model}: {found}");
-    }
+    let both = [&predictor, &restored].map(|one| serde_json::to_value(one.snapshot()).unwrap());
+    assert_eq!(both[0]["model_usages"], both[1]["model_usages"]);
+    assert_eq!(both[0]["regressions"], both[1]["regressions"]);
 }
 
 #[test]
