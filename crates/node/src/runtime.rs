@@ -137,7 +137,9 @@ async fn start(
         }
         NodeConfig::Worker(config) => {
             tokio::spawn(refuse_transfers(offers));
-            RunningRole::Worker(worker::start(config, &net, bulk).await?)
+            let worker = worker::start(config, &net, bulk).await?;
+            status.set_notes(worker.notes());
+            RunningRole::Worker(worker)
         }
         NodeConfig::Data(config) => {
             tokio::spawn(refuse_transfers(offers));

@@ -19,6 +19,8 @@ pub const MAX_TRACEPARENT_BYTES: usize = 64;
 pub const MAX_WORD_BYTES: usize = 64;
 /// Problems that a node lists: more than a person reads.
 pub const MAX_PROBLEMS: usize = 32;
+/// Notes that a node adds: one for each executor of a large worker.
+pub const MAX_NOTES: usize = 32;
 /// Bytes of a sentence for people.
 pub const MAX_TEXT_BYTES: usize = 512;
 
@@ -101,6 +103,13 @@ pub struct Health {
     /// What keeps it from being ready, or may soon.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_PROBLEMS>")]
     pub problems: Vec<String>,
+    /// What its operator should know although it is ready.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "read_list::<_, _, MAX_NOTES>"
+    )]
+    pub notes: Vec<String>,
 }
 
 /// Why a request is refused.
@@ -162,7 +171,9 @@ impl Health {
         text("role", &self.role, MAX_WORD_BYTES)?;
         text("version", &self.version, MAX_WORD_BYTES)?;
         at_most("problems", self.problems.len(), MAX_PROBLEMS)?;
-        self.problems.iter().try_for_each(|problem| text("problems", problem, MAX_TEXT_BYTES))
+        self.problems.iter().try_for_each(|problem| text("problems", problem, MAX_TEXT_BYTES))?;
+        at_most("notes", self.notes.len(), MAX_NOTES)?;
+        self.notes.iter().try_for_each(|note| text("notes", note, MAX_TEXT_BYTES))
     }
 }
 

@@ -134,9 +134,10 @@ fn response() -> impl Strategy<Value = Response> {
     use RefusalKind::*;
     let kinds =
         vec![UnknownRequest, UnknownVersion, Malformed, NotAllowed, Busy, DeadlinePassed, Internal];
-    let health = (text(64), text(64), any::<(u64, u32, bool)>(), vec(text(512), 0..=32)).prop_map(
-        |(role, version, (uptime_ms, peers, ready), problems)| {
-            ResponseBody::Health(Health { role, version, uptime_ms, peers, ready, problems })
+    let texts = || vec(text(512), 0..=32);
+    let health = (text(64), text(64), any::<(u64, u32, bool)>(), texts(), texts()).prop_map(
+        |(role, version, (uptime_ms, peers, ready), problems, notes)| {
+            ResponseBody::Health(Health { role, version, uptime_ms, peers, ready, problems, notes })
         },
     );
     let refused = (prop::sample::select(kinds), any::<String>())

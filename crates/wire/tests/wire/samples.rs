@@ -134,6 +134,7 @@ pub(crate) fn health() -> Health {
         peers: 102,
         ready: false,
         problems: vec!["no external address: give one with --external".into()],
+        notes: Vec::new(),
     }
 }
 
