@@ -6,6 +6,7 @@ mod gossip;
 mod outbox;
 mod persistent;
 mod requests;
+mod revocation;
 mod routing;
 
 use std::collections::HashMap;
@@ -32,6 +33,8 @@ use self::gossip::Gossip;
 use self::outbox::Outbox;
 use self::persistent::PersistentPeers;
 use self::requests::RequestTracker;
+use self::revocation::Revocation;
+pub(crate) use self::revocation::numbers_in_use;
 use self::routing::DirectoryServers;
 use crate::behaviour::{Behaviour, BehaviourEvent, KAD_PROTOCOL};
 use crate::bulk::SharedContext;
@@ -106,6 +109,7 @@ pub(crate) struct Driver {
     gossip: Gossip,
     requests: RequestTracker,
     persistent: PersistentPeers,
+    revocation: Revocation,
     bulk_listeners: Vec<SocketAddr>,
     dials: HashMap<ConnectionId, oneshot::Sender<Result<PeerId, String>>>,
     round_trips: HashMap<PeerId, Duration>,
@@ -119,6 +123,7 @@ impl Driver {
         pki: Pki,
         reloader: Option<Reloader>,
         registry: &mut Registry,
+        own_commands: mpsc::WeakSender<Command>,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Driver, StartError> {
@@ -149,7 +154,9 @@ impl Driver {
             swarm.add_external_address(address.clone());
         }
         let metrics = Metrics::register(registry);
+        let learned = reloader.as_ref().map(|reloader| reloader.learned().clone());
         Ok(Driver {
+            revocation: Revocation::new(learned, own_commands),
             gateways: Gateways::new(&settings.gateways),
             outbox: Outbox::new(events, metrics.clone()),
             requests: RequestTracker::new(settings.limits.requests_per_peer),
@@ -183,6 +190,7 @@ impl Driver {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut reloads = watch_certificate_files(self.reloader.take());
         self.update_mode();
+        self.offer_crls();
         loop {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
@@ -237,6 +245,7 @@ impl Driver {
     fn on_tick(&mut self, now: Instant) {
         self.dial_gateways(now);
         self.dial_persistent_peers(now);
+        self.follow_gateways();
         self.refresh_publication(now);
         self.finish_expired_searches(now);
         self.swarm.behaviour_mut().peers.close_superseded(now);
@@ -327,6 +336,7 @@ impl Driver {
                 let Some(peer) = self.peer(&id) else { return };
                 tracing::debug!(peer = %id, role = %peer.role, organisation = peer.organisation, %link, "peer connected");
                 self.count_peer(&peer, 1);
+                self.offer_remaining_crls();
                 self.outbox.push(NetEvent::PeerConnected(peer));
             }
             peers::Event::LinkChanged(id, link) => {
@@ -471,6 +481,7 @@ impl Driver {
                     .retain_verified(|signed| verifier.verify(&credentials.pki, signed).is_ok());
                 self.directory.addresses_changed();
                 self.disconnect_rejected();
+                self.offer_crls();
             }
             Err(error) => {
                 tracing::warn!(

@@ -1,5 +1,6 @@
 //! The lifecycle of a node: starts its parts, handles the events of the network, and stops.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use crate::{NodeError, data, gateway, settings, worker};
 
 /// How long a graceful stop may take in all; then the process ends anyway.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The file of revocation lists from gateways.
+const LEARNED_CRLS: &str = "learned-crls.pem";
 
 /// A node of any role.
 pub enum NodeConfig {
@@ -51,6 +55,18 @@ impl NodeConfig {
             NodeConfig::Scheduler(config) => &config.network,
             NodeConfig::Worker(config) => &config.network,
             NodeConfig::Data(config) => &config.network,
+        }
+    }
+
+    /// Where the revocation lists are kept that this node gets from gateways. A node without a directory of its
+    /// own keeps them beside its certificate.
+    fn learned_crls(&self) -> PathBuf {
+        match self {
+            NodeConfig::Scheduler(config) => config.data_dir.join(LEARNED_CRLS),
+            NodeConfig::Worker(config) => config.data_dir.join(LEARNED_CRLS),
+            NodeConfig::Gateway(_) | NodeConfig::Data(_) => {
+                self.network().cert_pem.with_extension(LEARNED_CRLS)
+            }
         }
     }
 
@@ -99,8 +115,8 @@ async fn start(
     metrics: &Metrics,
 ) -> Result<Node, NodeError> {
     let (role, network) = (config.role(), config.network());
-    let (pki, reloader) =
-        Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
+    let (pki, reloader) = Reloader::load(settings::files(network, Some(config.learned_crls())))
+        .map_err(NodeError::configuration)?;
     let own = pki.own().clone();
     let relay = match config {
         NodeConfig::Gateway(config) => Some(&config.relay),
@@ -268,12 +284,11 @@ impl Node {
             }
             let body = match request.body {
                 RequestBody::Health => ResponseBody::Health(status.health().await),
-                RequestBody::BulkAddresses | RequestBody::Unknown => {
-                    ResponseBody::Refused(Refusal::new(
-                        RefusalKind::UnknownRequest,
-                        "this node does not support this request",
-                    ))
-                }
+                // Those that the network itself does not answer.
+                _ => ResponseBody::Refused(Refusal::new(
+                    RefusalKind::UnknownRequest,
+                    "this node does not support this request",
+                )),
             };
             let _ = request.responder.send(body);
         };

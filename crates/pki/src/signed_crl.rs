@@ -138,18 +138,17 @@ impl Pki {
         }
         OwnedCertRevocationList::from_der(&list.crl)
             .map_err(|error| CrlRejection::Unreadable(error.to_string()))?;
-        match self.crl_number(&list.issuer_der) {
-            Some(held) if held >= list.number => {
-                Err(CrlRejection::NotNewer { number: list.number, held })
-            }
-            _ => Ok(()),
+        let mut in_use = self.crl_numbers();
+        match in_use.find(|(name, number)| *name == list.issuer_der && *number >= list.number) {
+            Some((_, held)) => Err(CrlRejection::NotNewer { number: list.number, held }),
+            None => Ok(()),
         }
     }
 
-    /// The number of the list in use of the authority with this name.
-    pub fn crl_number(&self, issuer_name: &[u8]) -> Option<u64> {
+    /// The lists in use: the encoded name of each authority, and the number of its list.
+    pub fn crl_numbers(&self) -> impl Iterator<Item = (Vec<u8>, u64)> {
         let parsed = self.crl_ders().iter().filter_map(|der| ParsedCrl::parse(der).ok());
-        parsed.filter(|list| list.issuer_der == issuer_name).map(|list| list.number).max()
+        parsed.map(|list| (list.issuer_der, list.number))
     }
 }
 
