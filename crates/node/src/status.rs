@@ -137,7 +137,10 @@ async fn metrics(State(status): State<Arc<Status>>) -> Response {
 async fn ready(State(status): State<Arc<Status>>) -> Response {
     let health = status.health().await;
     let code = if health.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ "ready": health.ready, "problems": health.problems, "notes": health.notes });
+    let mut body = json!({ "ready": health.ready, "problems": health.problems });
+    if !health.notes.is_empty() {
+        body["notes"] = json!(health.notes);
+    }
     (code, Json(body)).into_response()
 }
 
