@@ -20,7 +20,7 @@ pub const MAX_TRACEPARENT_BYTES: usize = 64;
 pub const MAX_WORD_BYTES: usize = 64;
 /// Problems that a node lists: more than a person reads.
 pub const MAX_PROBLEMS: usize = 32;
-/// Notes that a node adds: one for each executor of a large worker.
+/// Notes that a node adds: a few for each executor of a worker.
 pub const MAX_NOTES: usize = 32;
 /// Bytes of a sentence for people.
 pub const MAX_TEXT_BYTES: usize = 512;

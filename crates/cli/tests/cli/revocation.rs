@@ -31,7 +31,11 @@ fn a_worker_revoked_at_the_gateway_gets_no_tasks_from_any_scheduler() {
     for _ in 0..4 {
         let task =
             cluster.call("POST /api/v1/tasks?wait=50", &json!({"model": "echo", "input": 1}));
-        assert_eq!((&task["status"], &task["worker"]), (&json!("completed"), &json!(good)), "{task}");
+        assert_eq!(
+            (&task["status"], &task["worker"]),
+            (&json!("completed"), &json!(good)),
+            "{task}"
+        );
     }
 
     // A node that joins later gets the list, too.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::LaunchSpec;
@@ -136,11 +137,11 @@ impl ResolvedGrants {
     fn resolve(&mut self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
-            match first_link(&path)? {
+            match first_link(&path).ok()? {
                 None => return Some(without_dots(&path)),
                 Some((link, rest)) => {
                     let target = fs::read_link(&link).ok()?;
-                    path = without_dots(&link.parent()?.join(&target)).join(rest);
+                    path = link.parent()?.join(&target).join(rest);
                     self.links.insert(link, target);
                 }
             }
@@ -149,21 +150,17 @@ impl ResolvedGrants {
     }
 }
 
-/// The first symbolic link on the way along `path`, and what follows it; `None` if the path cannot be used.
-#[expect(
-    clippy::option_option,
-    reason = "a path without a link differs from a path that does not exist"
-)]
-fn first_link(path: &Path) -> Option<Option<(PathBuf, PathBuf)>> {
+/// The first symbolic link on the way along `path`, and what follows it.
+fn first_link(path: &Path) -> io::Result<Option<(PathBuf, PathBuf)>> {
     let mut before = PathBuf::new();
     let mut parts = path.components();
     while let Some(part) = parts.next() {
         before = without_dots(&before.join(part));
-        if fs::symlink_metadata(&before).ok()?.is_symlink() {
-            return Some(Some((before, parts.as_path().to_owned())));
+        if fs::symlink_metadata(&before)?.is_symlink() {
+            return Ok(Some((before, parts.as_path().to_owned())));
         }
     }
-    Some(None)
+    Ok(None)
 }
 
 /// Only for a path whose parts before each `..` are no links.

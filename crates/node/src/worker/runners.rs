@@ -93,7 +93,7 @@ impl Runners {
 
     /// What the sandbox of each executor leaves open on this machine.
     pub(super) fn notes(&self) -> Vec<String> {
-        self.runners.iter().filter_map(Runner::note).collect()
+        self.runners.iter().flat_map(Runner::notes).collect()
     }
 
     /// Records the peer of a scheduler, to which its large results are sent.
@@ -174,11 +174,10 @@ impl Runners {
 }
 
 impl Runner {
-    fn note(&self) -> Option<String> {
-        let RunnerKind::Local(Executor::Process(process)) = &self.kind else { return None };
-        let gaps = process.gaps();
-        let gaps = (!gaps.is_empty()).then(|| gaps.join("; "))?;
-        Some(format!("programs of executor `{}` can {gaps}", self.name))
+    fn notes(&self) -> Vec<String> {
+        let RunnerKind::Local(Executor::Process(process)) = &self.kind else { return Vec::new() };
+        let note = |gap| format!("programs of executor `{}` can {gap}", self.name);
+        process.gaps().into_iter().map(note).collect()
     }
 
     fn attempt(&self, dispatch: &Dispatch, devices: Vec<u32>, cpus: Vec<usize>) -> Attempt {
