@@ -145,7 +145,10 @@ fn probe(role: NodeRole, probe: Probe) -> Result<(), Failure> {
         health.peers
     );
     match health.ready {
-        true => print(&format!("ready: {summary}\n")),
+        true => {
+            let notes = health.notes.iter().map(|note| format!("note: {note}\n"));
+            print(&format!("ready: {summary}\n{}", notes.collect::<String>()))
+        }
         false => {
             Err(Failure::work(format!("not ready: {}; {summary}", health.problems.join(", "))))
         }

@@ -13,6 +13,8 @@
 
 pub(crate) mod cgroup;
 mod confine;
+mod grants;
+mod own_root;
 mod supervise;
 mod tree;
 
@@ -29,9 +31,11 @@ use crate::process::Confinement;
 pub(crate) const SUPERVISE_STAGE: &str = "supervise";
 /// The argument that makes the launcher become the program.
 const EXEC_STAGE: &str = "become";
+/// The argument that makes the launcher report what this machine can do for a launch.
+pub(crate) const REHEARSAL_STAGE: &str = "rehearse";
 /// Passes the [`LaunchSpec`] to the launcher. The environment can be read by its owner alone, arguments by
 /// anyone.
-const LAUNCH_VARIABLE: &str = "HYPHA_LAUNCH";
+pub(crate) const LAUNCH_VARIABLE: &str = "HYPHA_LAUNCH";
 /// The running program, even after its file was replaced by a newer one.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The launcher's exit code if it could not become the program, as in shells.
@@ -60,6 +64,10 @@ pub(crate) struct LaunchSpec {
     /// The control group to enter.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) confinement: Confinement,
+    /// Whether it gets a root directory of its own.
+    pub(crate) own_root: bool,
+    /// Whether it may use the machine's network.
+    pub(crate) network: bool,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
     pub(crate) gpu: bool,
@@ -93,6 +101,16 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
             eprintln!("hypha: {why}");
             ExitCode::from(EXIT_NOT_STARTED)
         }
+        Some(REHEARSAL_STAGE) => match confine::rehearse() {
+            Ok(sandbox) => match serde_json::to_writer(std::io::stdout(), &sandbox) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            },
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        },
         _ => {
             eprintln!("hypha: the launcher is started by a worker, not by hand");
             ExitCode::from(2)

@@ -13,7 +13,9 @@ mod running;
 use hypha_model::{AttemptId, InputKind, Name, Payload};
 
 pub use outcome::{RunError, RunFailure, RunOutcome};
-pub use process::{Confinement, Launcher, Limits, OpenError, Process, ProcessConfig};
+pub use process::{
+    Confinement, Launcher, Limits, OpenError, Process, ProcessConfig, Sandbox, SandboxError,
+};
 pub use running::{Canceller, RunEvent, RunHandle};
 
 /// An attempt to run.

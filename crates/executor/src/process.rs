@@ -4,6 +4,7 @@ mod cgroups;
 mod directory;
 mod one_shot;
 mod output;
+mod sandbox;
 mod supervised;
 mod supervisor_request;
 mod warm;
@@ -28,6 +29,7 @@ use crate::running::RunHandle;
 
 pub(crate) use directory::Directory;
 use directory::RootError;
+pub use sandbox::{Sandbox, SandboxError};
 use warm::Pool;
 
 /// Runs one program. Dropping the last handle cancels all of its attempts and stops its warm processes.
@@ -54,7 +56,9 @@ pub struct ProcessConfig {
     pub read: Vec<PathBuf>,
     /// What it may write besides its work directory.
     pub write: Vec<PathBuf>,
-    /// Whether it may run where its files cannot be confined.
+    /// Whether it may use the machine's network.
+    pub network: bool,
+    /// The confinement without which it does not run.
     pub confinement: Confinement,
     /// Its limits.
     pub limits: Limits,
@@ -69,14 +73,17 @@ pub struct Launcher {
     pub args: Vec<String>,
 }
 
-/// What happens where the kernel cannot confine a program's files.
+/// The confinement without which a program does not run. Whatever it is, a program gets a root directory of its
+/// own where the kernel can provide one, and Landlock beneath it or instead of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confinement {
-    /// It does not run.
+    /// Files outside can be neither read, written nor truncated: a root directory of its own, or Landlock 3.
     #[default]
     Required,
-    /// It runs with the confinement that is available.
+    /// A root directory of its own.
+    Namespaces,
+    /// None.
     BestEffort,
 }
 
@@ -126,6 +133,9 @@ pub enum OpenError {
     /// Another executor uses it.
     #[error("another executor works in `{0}`: give each its own directory")]
     InUse(PathBuf),
+    /// The machine cannot confine its programs as required.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
 }
 
 impl Default for Limits {
@@ -168,6 +178,8 @@ impl Process {
         if root.as_os_str().len() > directory::MAX_ROOT_BYTES {
             return Err(OpenError::TooLong { path: root, most: directory::MAX_ROOT_BYTES });
         }
+        let sandbox = Sandbox::detect(&config, &root)?;
+        sandbox.check(config.confinement, config.network)?;
         // Absolute: the program runs in another directory.
         config.work_root = root;
         let stopping = CancellationToken::new();
@@ -175,6 +187,7 @@ impl Process {
             cgroups: cgroups::detected(),
             pool: config.warm.map(Pool::new),
             config,
+            sandbox,
             stopping: stopping.clone(),
             tasks: TaskTracker::new(),
         });
@@ -183,6 +196,16 @@ impl Process {
             _stopping: stopping.drop_guard(),
             _lock: lock,
         })))
+    }
+
+    /// How its programs are confined on this machine.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.0.state.sandbox
+    }
+
+    /// What its programs can do here although they should not.
+    pub fn gaps(&self) -> Vec<&'static str> {
+        self.sandbox().gaps(self.0.state.config.network)
     }
 
     pub(crate) fn start(&self, attempt: Attempt) -> RunHandle {
@@ -221,6 +244,7 @@ struct ProcessHandle {
 #[derive(Debug)]
 struct ProcessState {
     config: ProcessConfig,
+    sandbox: Sandbox,
     cgroups: Option<PathBuf>,
     pool: Option<Pool>,
     stopping: CancellationToken,

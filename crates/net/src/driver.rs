@@ -6,6 +6,7 @@ mod gossip;
 mod outbox;
 mod persistent;
 mod requests;
+mod revocation;
 mod routing;
 mod shared_keys;
 
@@ -33,6 +34,8 @@ use self::gossip::Gossip;
 use self::outbox::Outbox;
 use self::persistent::PersistentPeers;
 use self::requests::RequestTracker;
+use self::revocation::Revocation;
+pub(crate) use self::revocation::numbers_in_use;
 use self::routing::DirectoryServers;
 use self::shared_keys::SharedKeys;
 pub(crate) use self::shared_keys::agent;
@@ -109,6 +112,7 @@ pub(crate) struct Driver {
     gossip: Gossip,
     requests: RequestTracker,
     persistent: PersistentPeers,
+    revocation: Revocation,
     bulk_listeners: Vec<SocketAddr>,
     dials: HashMap<ConnectionId, oneshot::Sender<Result<PeerId, String>>>,
     round_trips: HashMap<PeerId, Duration>,
@@ -123,6 +127,7 @@ impl Driver {
         pki: Pki,
         reloader: Option<Reloader>,
         registry: &mut Registry,
+        own_commands: mpsc::WeakSender<Command>,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Driver, StartError> {
@@ -153,7 +158,9 @@ impl Driver {
             swarm.add_external_address(address.clone());
         }
         let metrics = Metrics::register(registry);
+        let learned = reloader.as_ref().map(|reloader| reloader.learned().clone());
         Ok(Driver {
+            revocation: Revocation::new(learned, own_commands),
             gateways: Gateways::new(&settings.gateways),
             outbox: Outbox::new(events, metrics.clone()),
             requests: RequestTracker::new(settings.limits.requests_per_peer),
@@ -188,6 +195,7 @@ impl Driver {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut reloads = watch_certificate_files(self.reloader.take());
         self.update_mode();
+        self.offer_crls();
         loop {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
@@ -242,6 +250,7 @@ impl Driver {
     fn on_tick(&mut self, now: Instant) {
         self.dial_gateways(now);
         self.dial_persistent_peers(now);
+        self.follow_gateways();
         self.refresh_publication(now);
         self.finish_expired_searches(now);
         self.swarm.behaviour_mut().peers.close_superseded(now);
@@ -358,6 +367,7 @@ impl Driver {
                 let Some(peer) = self.peer(&id) else { return };
                 tracing::debug!(peer = %id, role = %peer.role, organisation = peer.organisation, %link, "peer connected");
                 self.count_peer(&peer, 1);
+                self.offer_remaining_crls();
                 self.outbox.push(NetEvent::PeerConnected(peer));
             }
             peers::Event::LinkChanged(id, link) => {
@@ -502,6 +512,7 @@ impl Driver {
                     .retain_verified(|signed| verifier.verify(&credentials.pki, signed).is_ok());
                 self.directory.addresses_changed();
                 self.disconnect_rejected();
+                self.offer_crls();
             }
             Err(error) => {
                 tracing::warn!(

@@ -1,6 +1,6 @@
 //! Which peers may talk to this node: the certificates in force, and those of the peers that were admitted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -113,6 +113,14 @@ impl Gatekeeper {
     /// The record of an admitted peer.
     pub(crate) fn admitted(&self, peer: &PeerId) -> Option<Arc<AdmittedPeer>> {
         self.lock().get(peer).cloned()
+    }
+
+    /// The certificates of the authorities that issued those of admitted peers, each once.
+    pub(crate) fn issuers(&self) -> Vec<CertificateDer<'static>> {
+        let admitted = self.lock();
+        let issuers = admitted.values().flat_map(|peer| peer.chain.iter().skip(1));
+        let different: HashSet<&CertificateDer<'static>> = issuers.collect();
+        different.into_iter().cloned().collect()
     }
 
     /// Forgets peers that are not connected and whose handshake is long over.

@@ -221,7 +221,9 @@ impl Net {
     ) -> Result<(Net, mpsc::Receiver<NetEvent>), StartError> {
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
         let (events, event_queue) = mpsc::channel(EVENT_QUEUE);
-        let driver = Driver::new(settings, pki, certificates, registry, command_queue, events)?;
+        let own = commands.downgrade();
+        let driver =
+            Driver::new(settings, pki, certificates, registry, own, command_queue, events)?;
         let (own, shared) = (driver.own(), Arc::new(driver.shared()));
         tokio::spawn(driver.run());
         Ok((Net { own, commands, shared }, event_queue))

@@ -7,6 +7,7 @@ mod behaviour;
 mod bulk;
 mod channel;
 mod codec;
+mod crl_follower;
 mod driver;
 mod gatekeeper;
 mod guard;

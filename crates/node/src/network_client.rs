@@ -51,7 +51,8 @@ pub fn find_datasets(
 
 impl NetworkClient<'_> {
     fn prepare(&self) -> Result<(Settings, Pki), NodeError> {
-        let pki = Pki::load(&settings::files(self.network)).map_err(NodeError::configuration)?;
+        let pki =
+            Pki::load(&settings::files(self.network, None)).map_err(NodeError::configuration)?;
         let mut settings = settings::network(self.role, self.network, None, self.version);
         // It is not the node itself: it does not listen, and holds no relay slot.
         settings.listen.clear();

@@ -1,6 +1,6 @@
 //! The lifecycle of a node: starts its parts, handles the events of the network, and stops.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ use crate::{NodeError, data, gateway, settings, worker};
 
 /// How long a graceful stop may take in all; then the process ends anyway.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The file of revocation lists from gateways.
+const LEARNED_CRLS: &str = "learned-crls.pem";
 
 /// A node of any role.
 pub enum NodeConfig {
@@ -62,6 +65,18 @@ impl NodeConfig {
             NodeConfig::Scheduler(config) => Some(&config.data_dir),
             NodeConfig::Worker(config) => Some(&config.data_dir),
             NodeConfig::Gateway(_) | NodeConfig::Data(_) => None,
+        }
+    }
+
+    /// Where the revocation lists are kept that this node gets from gateways. A node without a directory of its
+    /// own keeps them beside its certificate.
+    fn learned_crls(&self) -> PathBuf {
+        match self {
+            NodeConfig::Scheduler(config) => config.data_dir.join(LEARNED_CRLS),
+            NodeConfig::Worker(config) => config.data_dir.join(LEARNED_CRLS),
+            NodeConfig::Gateway(_) | NodeConfig::Data(_) => {
+                self.network().cert_pem.with_extension(LEARNED_CRLS)
+            }
         }
     }
 
@@ -115,8 +130,8 @@ async fn start(
         Some(directory) => Some(data_dir::lock(directory).await?),
         None => None,
     };
-    let (pki, reloader) =
-        Reloader::load(settings::files(network)).map_err(NodeError::configuration)?;
+    let (pki, reloader) = Reloader::load(settings::files(network, Some(config.learned_crls())))
+        .map_err(NodeError::configuration)?;
     let own = pki.own().clone();
     let relay = match config {
         NodeConfig::Gateway(config) => Some(&config.relay),
@@ -153,7 +168,9 @@ async fn start(
         }
         NodeConfig::Worker(config) => {
             tokio::spawn(refuse_transfers(offers));
-            RunningRole::Worker(worker::start(config, &net, bulk).await?)
+            let worker = worker::start(config, &net, bulk).await?;
+            status.set_notes(worker.notes());
+            RunningRole::Worker(worker)
         }
         NodeConfig::Data(config) => {
             tokio::spawn(refuse_transfers(offers));
@@ -283,12 +300,11 @@ impl Node {
             }
             let body = match request.body {
                 RequestBody::Health => ResponseBody::Health(status.health().await),
-                RequestBody::BulkAddresses | RequestBody::Unknown => {
-                    ResponseBody::Refused(Refusal::new(
-                        RefusalKind::UnknownRequest,
-                        "this node does not support this request",
-                    ))
-                }
+                // Those that the network itself does not answer.
+                _ => ResponseBody::Refused(Refusal::new(
+                    RefusalKind::UnknownRequest,
+                    "this node does not support this request",
+                )),
             };
             let _ = request.responder.send(body);
         };

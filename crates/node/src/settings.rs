@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hypha_backends::{BackEndSettings, HttpSettings, NewBackEnd};
@@ -21,12 +21,13 @@ use crate::NodeError;
 /// Silences libraries whose log lines add nothing to ours; the configured filter can enable them again.
 const LIBRARY_LOG_FILTER: &str = "libp2p_swarm=warn,libp2p_kad=error,libp2p_autonat=error";
 
-pub(crate) fn files(network: &NetworkConfig) -> CertificateFiles {
+pub(crate) fn files(network: &NetworkConfig, learned_crls: Option<PathBuf>) -> CertificateFiles {
     CertificateFiles {
         cert_pem: network.cert_pem.clone(),
         key_pem: network.key_pem.clone(),
         trust_pem: network.trust_pem.clone(),
         crls_pem: network.crls_pem.clone(),
+        learned_crls,
         require_crl: network.require_crl,
     }
 }

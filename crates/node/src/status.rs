@@ -13,7 +13,7 @@ use hypha_config::ObserveConfig;
 use hypha_model::NodeRole;
 use hypha_net::{Multiaddr, Net};
 use hypha_telemetry::Metrics;
-use hypha_wire::request::Health;
+use hypha_wire::request::{Health, MAX_NOTES};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -29,6 +29,8 @@ pub(crate) struct Status {
     gateways: Mutex<BTreeMap<String, bool>>,
     /// Problems that the role of the node reports.
     extra_problems: OnceLock<Box<dyn Fn() -> Vec<String> + Send + Sync>>,
+    /// What the operator should know, although the node is ready.
+    notes: OnceLock<Vec<String>>,
 }
 
 impl Status {
@@ -40,8 +42,17 @@ impl Status {
         needs_gateway: bool,
     ) -> Status {
         let since = Instant::now();
-        let (gateways, extra_problems) = (Mutex::default(), OnceLock::new());
-        Status { role, version, since, net, metrics, needs_gateway, gateways, extra_problems }
+        Status {
+            role,
+            version,
+            since,
+            net,
+            metrics,
+            needs_gateway,
+            gateways: Mutex::default(),
+            extra_problems: OnceLock::new(),
+            notes: OnceLock::new(),
+        }
     }
 
     /// Adds the problems that the role of the node reports. Only the first call has an effect.
@@ -50,6 +61,11 @@ impl Status {
         problems: impl Fn() -> Vec<String> + Send + Sync + 'static,
     ) {
         let _ = self.extra_problems.set(Box::new(problems));
+    }
+
+    /// Sets what the operator should know although the node is ready. Only the first call has an effect.
+    pub(crate) fn set_notes(&self, notes: Vec<String>) {
+        let _ = self.notes.set(notes);
     }
 
     /// Records whether a gateway is connected.
@@ -67,6 +83,7 @@ impl Status {
             peers: u32::try_from(self.net.peers().await.len()).unwrap_or(u32::MAX),
             ready: problems.is_empty(),
             problems,
+            notes: self.notes.get().into_iter().flatten().take(MAX_NOTES).cloned().collect(),
         }
     }
 
@@ -120,7 +137,10 @@ async fn metrics(State(status): State<Arc<Status>>) -> Response {
 async fn ready(State(status): State<Arc<Status>>) -> Response {
     let health = status.health().await;
     let code = if health.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ "ready": health.ready, "problems": health.problems });
+    let mut body = json!({ "ready": health.ready, "problems": health.problems });
+    if !health.notes.is_empty() {
+        body["notes"] = json!(health.notes);
+    }
     (code, Json(body)).into_response()
 }
 

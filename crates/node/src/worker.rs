@@ -140,6 +140,11 @@ async fn serve_instance(
 }
 
 impl RunningWorker {
+    /// What the operator should know about this worker, although it is ready.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.runners.notes()
+    }
+
     /// Returns unfinished attempts to their schedulers, stops all runs, and waits until they have ended.
     pub(crate) async fn stop(self) {
         self.stop.cancel();

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::CertificateRejection;
 use crate::key::Key;
+use crate::learned::{self, LearnedCrls};
 
 /// The largest file that is read. A revocation list has some 40 bytes per entry, so this is enough
 /// for more than a million of them; the other files have a few kilobytes.
@@ -26,6 +27,8 @@ pub struct CertificateFiles {
     pub trust_pem: PathBuf,
     /// Revocation lists, of any number of authorities.
     pub crls_pem: Option<PathBuf>,
+    /// The file of the lists that the node got from others; it need not exist.
+    pub learned_crls: Option<PathBuf>,
     /// Whether each authority in a chain, the root included, must have a revocation list here.
     /// Without this, an authority without a list counts as having revoked nothing.
     pub require_crl: bool,
@@ -38,6 +41,8 @@ pub struct Material {
     pub(crate) key: PemSource,
     pub(crate) trust: PemSource,
     pub(crate) crls: Option<PemSource>,
+    /// Lists that the node got from others.
+    pub(crate) learned: Option<PemSource>,
     pub(crate) require_crl: bool,
 }
 
@@ -142,8 +147,18 @@ impl Material {
             key: PemSource::read(&files.key_pem)?,
             trust: PemSource::read(&files.trust_pem)?,
             crls: files.crls_pem.as_deref().map(PemSource::read).transpose()?,
+            learned: files.learned_crls.as_deref().map(learned::read).transpose()?.flatten(),
             require_crl: files.require_crl,
         })
+    }
+
+    pub(crate) fn with_learned(self, learned: &LearnedCrls) -> Material {
+        Material { learned: learned.source(), ..self }
+    }
+
+    /// The texts that contain revocation lists.
+    pub(crate) fn crl_sources(&self) -> impl Iterator<Item = &PemSource> {
+        self.crls.iter().chain(&self.learned)
     }
 
     /// From PEM text that was never in a file.
@@ -153,6 +168,7 @@ impl Material {
             key: PemSource::from_text("key_pem", key),
             trust: PemSource::from_text("trust_pem", trust),
             crls: crls.map(|crls| PemSource::from_text("crls_pem", crls)),
+            learned: None,
             require_crl: false,
         }
     }
@@ -165,7 +181,7 @@ impl Material {
 }
 
 impl PemSource {
-    fn read(path: &Path) -> Result<PemSource, LoadError> {
+    pub(crate) fn read(path: &Path) -> Result<PemSource, LoadError> {
         let named = |error| LoadError::Read { path: path.to_owned(), error };
         let mut text = Zeroizing::new(Vec::new());
         let file = File::open(path).map_err(named)?;
@@ -178,7 +194,7 @@ impl PemSource {
         Ok(PemSource { name: path.display().to_string(), text })
     }
 
-    fn from_text(name: &str, text: &str) -> PemSource {
+    pub(crate) fn from_text(name: &str, text: &str) -> PemSource {
         PemSource { name: name.to_owned(), text: Zeroizing::new(text.as_bytes().to_vec()) }
     }
 

@@ -35,6 +35,11 @@ pub struct Pki {
     keypair: Keypair,
     roots: Arc<RootCertStore>,
     crls: Vec<CertRevocationList<'static>>,
+    /// The same lists as they are encoded.
+    crl_ders: Vec<CertificateRevocationListDer<'static>>,
+    /// Certificates of authorities beside the lists.
+    authorities: Vec<CertificateDer<'static>>,
+    root_certificates: Vec<CertificateDer<'static>>,
     require_crl: bool,
     server: ServerConfig,
     client: ClientConfig,
@@ -53,7 +58,7 @@ impl Pki {
         let chain = read_chain(&material.cert)?;
         let trust = Trust {
             roots: Arc::new(read_roots(&material.trust, now)?),
-            crls: material.crls.as_ref().map(newest_crls).transpose()?.unwrap_or_default(),
+            crls: newest_crls(material)?,
             require_crl: material.require_crl,
         };
         // The stock verifiers do not check revocation at all without a list.
@@ -83,6 +88,9 @@ impl Pki {
             key,
             roots: trust.roots,
             crls,
+            crl_ders: trust.crls,
+            authorities: sections_of(material.crl_sources())?,
+            root_certificates: material.trust.sections()?,
             require_crl: trust.require_crl,
         })
     }
@@ -136,6 +144,18 @@ impl Pki {
         now: SystemTime,
     ) -> Result<Certificate, CertificateRejection> {
         verify_path(chain, now, &self.roots, &self.crls, self.require_crl)
+    }
+
+    pub(crate) fn crl_ders(&self) -> &[CertificateRevocationListDer<'static>] {
+        &self.crl_ders
+    }
+
+    pub(crate) fn authorities(&self) -> &[CertificateDer<'static>] {
+        &self.authorities
+    }
+
+    pub(crate) fn root_certificates(&self) -> &[CertificateDer<'static>] {
+        &self.root_certificates
     }
 
     /// Signs `payload` with the certificate's key, for the one purpose that `context` names.
@@ -232,18 +252,27 @@ fn read_roots(source: &PemSource, now: SystemTime) -> Result<RootCertStore, Load
 
 /// The newest list of each authority: the verifiers would use the first that they find.
 fn newest_crls(
-    source: &PemSource,
+    material: &Material,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
     let mut newest: Vec<(ParsedCrl, CertificateRevocationListDer<'static>)> = Vec::new();
-    for der in source.sections::<CertificateRevocationListDer<'static>>()? {
-        let parsed = ParsedCrl::parse(&der).map_err(|reason| source.malformed(reason))?;
-        match newest.iter_mut().find(|(other, _)| other.issuer_der == parsed.issuer_der) {
-            Some(other) if other.0.number < parsed.number => *other = (parsed, der),
-            Some(_) => {}
-            None => newest.push((parsed, der)),
+    for source in material.crl_sources() {
+        for der in source.sections::<CertificateRevocationListDer<'static>>()? {
+            let parsed = ParsedCrl::parse(&der).map_err(|reason| source.malformed(reason))?;
+            match newest.iter_mut().find(|(other, _)| other.issuer_der == parsed.issuer_der) {
+                Some(other) if other.0.number < parsed.number => *other = (parsed, der),
+                Some(_) => {}
+                None => newest.push((parsed, der)),
+            }
         }
     }
     Ok(newest.into_iter().map(|(_, der)| der).collect())
+}
+
+fn sections_of<'a>(
+    sources: impl Iterator<Item = &'a PemSource>,
+) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    let sections: Result<Vec<Vec<_>>, _> = sources.map(PemSource::sections).collect();
+    Ok(sections?.concat())
 }
 
 fn parse_crls(

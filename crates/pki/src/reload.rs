@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use libp2p_identity::PeerId;
 
+use crate::learned::LearnedCrls;
 use crate::material::{CertificateFiles, LoadError, Material};
 use crate::pki::{Pki, warn_if_key_is_readable};
 
@@ -15,6 +16,7 @@ pub struct Reloader {
     files: CertificateFiles,
     peer_id: PeerId,
     in_use: Material,
+    learned: LearnedCrls,
     reported: Option<String>,
 }
 
@@ -22,10 +24,16 @@ impl Reloader {
     /// Loads the files as [`Pki::load`] does, and watches them from then on.
     pub fn load(files: CertificateFiles) -> Result<(Pki, Reloader), LoadError> {
         warn_if_key_is_readable(&files);
-        let in_use = Material::read(&files)?;
+        let learned = LearnedCrls::load(files.learned_crls.as_deref())?;
+        let in_use = Material::read(&files)?.with_learned(&learned);
         let pki = Pki::from_material(&in_use, SystemTime::now())?;
         let peer_id = pki.own().peer_id;
-        Ok((pki, Reloader { files, peer_id, in_use, reported: None }))
+        Ok((pki, Reloader { files, peer_id, in_use, learned, reported: None }))
+    }
+
+    /// Takes lists from other nodes; they are in use after the next [`Reloader::poll`].
+    pub fn learned(&self) -> &LearnedCrls {
+        &self.learned
     }
 
     /// `Some` if the files changed: the new [`Pki`], or why the change cannot be used.
@@ -55,7 +63,7 @@ impl Reloader {
     }
 
     fn changed(&self) -> Result<Option<(Material, Pki)>, LoadError> {
-        let material = Material::read(&self.files)?;
+        let material = Material::read(&self.files)?.with_learned(&self.learned);
         if material == self.in_use {
             return Ok(None);
         }

@@ -13,6 +13,7 @@ pub mod frame;
 pub mod record;
 pub mod record_set;
 pub mod request;
+pub mod revocation;
 mod tagged;
 pub mod worker;
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::check::{MAX_ADDRESSES, addresses, at_most, sanitize, text, within};
 use crate::codec::{InvalidField, Message};
-use crate::field::read_list;
+use crate::field::{Blob, read_list};
+use crate::revocation::{self, RevocationIndex, RevocationPartQuery, RevocationQuery};
 use crate::tagged::{self, Tagged};
 
 /// The longest that a requester waits for a response; anything longer is a task, not a request.
@@ -19,6 +20,8 @@ pub const MAX_TRACEPARENT_BYTES: usize = 64;
 pub const MAX_WORD_BYTES: usize = 64;
 /// Problems that a node lists: more than a person reads.
 pub const MAX_PROBLEMS: usize = 32;
+/// Notes that a node adds: a few for each executor of a worker.
+pub const MAX_NOTES: usize = 32;
 /// Bytes of a sentence for people.
 pub const MAX_TEXT_BYTES: usize = 512;
 
@@ -44,6 +47,10 @@ pub enum RequestBody {
     Health,
     /// The addresses of the node's bulk listeners.
     BulkAddresses,
+    /// The revocation lists of a gateway.
+    RevocationLists(RevocationQuery),
+    /// A part of one of them.
+    RevocationPart(RevocationPartQuery),
     /// A request that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
@@ -56,7 +63,12 @@ impl Message for Request {
 
     fn validate(&self) -> Result<(), InvalidField> {
         within("deadline_ms", self.deadline_ms, 0..=u64::from(MAX_DEADLINE_MS))?;
-        text("traceparent", self.traceparent.as_deref().unwrap_or(""), MAX_TRACEPARENT_BYTES)
+        text("traceparent", self.traceparent.as_deref().unwrap_or(""), MAX_TRACEPARENT_BYTES)?;
+        match &self.body {
+            RequestBody::RevocationLists(query) => query.validate(),
+            RequestBody::RevocationPart(query) => query.validate(),
+            RequestBody::Health | RequestBody::BulkAddresses | RequestBody::Unknown => Ok(()),
+        }
     }
 }
 
@@ -78,6 +90,11 @@ pub enum ResponseBody {
     /// To [`RequestBody::BulkAddresses`]: multiaddresses in bytes.
     #[serde(serialize_with = "crate::field::write_blobs")]
     BulkAddresses(Vec<Vec<u8>>),
+    /// To [`RequestBody::RevocationLists`].
+    RevocationLists(RevocationIndex),
+    /// To [`RequestBody::RevocationPart`]: bytes of the list, more than none.
+    #[serde(serialize_with = "crate::field::bytes::serialize")]
+    RevocationPart(Vec<u8>),
     /// To a request that is refused.
     Refused(Refusal),
     /// A response that only newer peers know; never sent.
@@ -101,6 +118,13 @@ pub struct Health {
     /// What keeps it from being ready, or may soon.
     #[serde(default, deserialize_with = "read_list::<_, _, MAX_PROBLEMS>")]
     pub problems: Vec<String>,
+    /// What its operator should know although it is ready.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "read_list::<_, _, MAX_NOTES>"
+    )]
+    pub notes: Vec<String>,
 }
 
 /// Why a request is refused.
@@ -151,6 +175,8 @@ impl Message for Response {
         match &self.body {
             ResponseBody::Health(health) => health.validate(),
             ResponseBody::BulkAddresses(list) => addresses("bulk_addresses", list),
+            ResponseBody::RevocationLists(index) => index.validate(),
+            ResponseBody::RevocationPart(bytes) => revocation::part(bytes),
             ResponseBody::Refused(refusal) => text("message", &refusal.message, MAX_TEXT_BYTES),
             ResponseBody::Unknown => Ok(()),
         }
@@ -162,7 +188,9 @@ impl Health {
         text("role", &self.role, MAX_WORD_BYTES)?;
         text("version", &self.version, MAX_WORD_BYTES)?;
         at_most("problems", self.problems.len(), MAX_PROBLEMS)?;
-        self.problems.iter().try_for_each(|problem| text("problems", problem, MAX_TEXT_BYTES))
+        self.problems.iter().try_for_each(|problem| text("problems", problem, MAX_TEXT_BYTES))?;
+        at_most("notes", self.notes.len(), MAX_NOTES)?;
+        self.notes.iter().try_for_each(|note| text("notes", note, MAX_TEXT_BYTES))
     }
 }
 
@@ -173,8 +201,20 @@ impl Tagged for RequestBody {
         Some(match tag {
             "health" => RequestBody::Health,
             "bulk_addresses" => RequestBody::BulkAddresses,
+            "revocation_lists" | "revocation_part" => return None,
             _ => RequestBody::Unknown,
         })
+    }
+
+    fn content_variant<'de, A: MapAccess<'de>>(
+        tag: &str,
+        content: &mut A,
+    ) -> Result<Option<Self>, A::Error> {
+        Ok(Some(match tag {
+            "revocation_lists" => RequestBody::RevocationLists(content.next_value()?),
+            "revocation_part" => RequestBody::RevocationPart(content.next_value()?),
+            _ => return Ok(None),
+        }))
     }
 }
 
@@ -183,7 +223,9 @@ impl Tagged for ResponseBody {
 
     fn unit_variant(tag: &str) -> Option<ResponseBody> {
         match tag {
-            "health" | "bulk_addresses" | "refused" => None,
+            "health" | "bulk_addresses" | "refused" | "revocation_lists" | "revocation_part" => {
+                None
+            }
             _ => Some(ResponseBody::Unknown),
         }
     }
@@ -196,6 +238,8 @@ impl Tagged for ResponseBody {
             "health" => ResponseBody::Health(content.next_value()?),
             "bulk_addresses" => ResponseBody::BulkAddresses(content.next_value::<Addresses>()?.0),
             "refused" => ResponseBody::Refused(content.next_value()?),
+            "revocation_lists" => ResponseBody::RevocationLists(content.next_value()?),
+            "revocation_part" => ResponseBody::RevocationPart(content.next_value::<Blob>()?.0),
             _ => return Ok(None),
         }))
     }

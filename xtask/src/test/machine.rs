@@ -34,6 +34,7 @@ pub(super) fn has_capability(name: &str) -> Option<bool> {
     match name {
         // As this user, without a user namespace around it: that is what `ip netns` needs too.
         "netns" => Some(succeeds("unshare", &["--net", "true"])),
+        "userns" => Some(succeeds("unshare", &["--user", "--mount", "--map-root-user", "true"])),
         "gpu" => {
             Some(["/dev/nvidiactl", "/dev/nvidia0"].iter().any(|path| Path::new(path).exists()))
         }

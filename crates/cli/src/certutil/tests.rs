@@ -54,6 +54,7 @@ impl CertificateDirectory {
             key_pem: self.path(directory).join("w-1-key.pem"),
             trust_pem: self.path(directory).join("w-1-trust.pem"),
             crls_pem: Some(self.path("Acme-Corp-ca-crl.pem")),
+            learned_crls: None,
             require_crl: false,
         }
     }

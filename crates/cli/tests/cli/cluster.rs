@@ -36,8 +36,18 @@ impl Cluster {
 
     /// The same with further sections of the scheduler's configuration.
     pub fn start_with(test: &str, scheduler: &str, workers: &[&str]) -> Cluster {
+        Cluster::start_around(test, |_| String::new(), scheduler, workers)
+    }
+
+    /// The same with further keys of the gateway.
+    pub fn start_around(
+        test: &str,
+        gateway: impl FnOnce(&Lab) -> String,
+        scheduler: &str,
+        workers: &[&str],
+    ) -> Cluster {
         let lab = Lab::new(test);
-        let gateway = lab.member("gateway", "gateway", &[], "").start();
+        let gateway = lab.member("gateway", "gateway", &[], &gateway(&lab)).start();
         let front = lab::address(&gateway);
         let run = |member: Member| {
             let node = member.start();
@@ -52,6 +62,12 @@ impl Cluster {
         let cluster = Cluster { lab, scheduler, workers, gateway };
         cluster.wait_for_workers();
         cluster
+    }
+
+    /// Kills the gateway, without a graceful stop.
+    pub fn stop_gateway(&mut self) {
+        self.gateway.signal(Signal::KILL);
+        self.gateway.wait(WAIT_TIMEOUT);
     }
 
     /// The gateway's address for another node.

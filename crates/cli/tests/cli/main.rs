@@ -20,6 +20,7 @@ mod outcomes;
 mod process;
 mod programs;
 mod python;
+mod revocation;
 mod scratch;
 mod sharing;
 mod sim;

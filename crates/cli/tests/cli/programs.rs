@@ -1,10 +1,13 @@
 //! Workers that run programs of their operators.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::command::hypha;
-use crate::process::{WAIT_TIMEOUT, wait_until};
+use crate::lab::{self, Lab};
+use crate::process::{Node, WAIT_TIMEOUT, wait_until};
 
 /// One attempt a task: a program that fails once fails again.
 const NO_RETRIES: &str = "[scheduler.retry]\nmax_attempts = 1\n";
@@ -123,4 +126,39 @@ fn result_of_a_script_is_shown_as_text_json_or_bytes() {
     let submit = ["submit", "--model", "bytes", "--input", "", "--wait"];
     let printed = hypha(&[&submit[..], &["--scheduler", &cluster.url()]].concat());
     assert_eq!(printed.stdout, b"\xff\xfe", "not a byte is added");
+}
+
+#[test]
+fn a_worker_without_namespaces_says_what_its_sandbox_leaves_open() {
+    let able = Command::new("unshare").args(["--user", "--map-root-user", "true"]).output();
+    let lab = Lab::new("program-sandbox");
+    let gateway = lab.member("gateway", "gateway", &[], "").start();
+    let keys = program("upper", "tr", &["a-z", "A-Z"], "");
+    let member = lab.member("worker", "worker", &[&lab::address(&gateway)], &keys);
+    let worker = if able.is_ok_and(|output| output.status.success()) {
+        let switch_off = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", switch_off]);
+        command.args([env!("CARGO_BIN_EXE_hypha"), "worker", "run", "-c", &member.config]);
+        Node::start("worker", &mut command)
+    } else {
+        member.start()
+    };
+    let gap = "change modes, owners and dates of files";
+    let logged = worker.wait_for_line("programs are confined in part: ", WAIT_TIMEOUT);
+    assert!(logged.contains("cannot create namespaces") && logged.contains(gap), "{logged}");
+    let address = lab::address(&worker);
+    let other = lab.member("gateway", "other", &[], "");
+    let probe = || hypha(&["gateway", "probe", &address, "-c", &other.config]);
+    let shown = wait_until("the worker is ready", WAIT_TIMEOUT, || {
+        let probe = probe();
+        probe.status.success().then(|| String::from_utf8(probe.stdout).unwrap())
+    });
+    assert!(
+        shown.contains("note: programs of executor `upper` can ") && shown.contains(gap),
+        "{shown}"
+    );
+    let (_, ready) = lab::ask(&worker, "/readyz");
+    let ready: Value = serde_json::from_str(&ready).unwrap();
+    assert!(ready["notes"][0].as_str().unwrap().contains(gap), "{ready}");
 }

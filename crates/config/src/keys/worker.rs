@@ -182,11 +182,19 @@ const EXECUTORS: &[Key] = &[
         doc: "process: files and directories that it may write, besides its own work directory.",
     },
     Key {
+        name: "network",
+        kind: Kind::Switch,
+        preset: Preset::Is("true"),
+        doc: "process: whether it may use the machine's network; otherwise it has only a loopback interface of \
+              its own.",
+    },
+    Key {
         name: "confinement",
         kind: Kind::Choice(names::<Confinement>),
         preset: Preset::Is("\"required\""),
-        doc: "process: what happens where the kernel cannot confine its files: \"required\" does not run it, \
-              \"best-effort\" runs it with the confinement that is available.",
+        doc: "process: the sandbox without which the worker does not start. \"required\": user and mount \
+              namespaces, or Landlock 3 (Linux 6.2). \"namespaces\": user and mount namespaces. \
+              \"best-effort\": none; programs run in whatever sandbox there is.",
     },
     Key {
         name: "url",

@@ -54,7 +54,9 @@ pub struct ProgramConfig {
     pub read: Vec<PathBuf>,
     /// What it may write, besides its work directory.
     pub write: Vec<PathBuf>,
-    /// Whether it may run where its files cannot be confined.
+    /// Whether it may use the machine's network.
+    pub network: bool,
+    /// The sandbox without which it does not run.
     pub confinement: Confinement,
     /// Its limits.
     pub limits: LimitsConfig,
@@ -64,13 +66,15 @@ pub struct ProgramConfig {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(pub BTreeMap<String, String>);
 
-/// What happens where the kernel cannot confine a program's files.
+/// The sandbox without which a program does not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Confinement {
-    /// It does not run.
+    /// Namespaces, or a Landlock that keeps files from being read, written and truncated.
     #[default]
     Required,
-    /// It runs with the confinement that is available.
+    /// Namespaces.
+    Namespaces,
+    /// None: it runs in whatever sandbox there is.
     BestEffort,
 }
 
@@ -141,13 +145,16 @@ impl Choice for RuntimeName {
 }
 
 impl Choice for Confinement {
-    const NAMES: &'static [(&'static str, Confinement)] =
-        &[("required", Confinement::Required), ("best-effort", Confinement::BestEffort)];
+    const NAMES: &'static [(&'static str, Confinement)] = &[
+        ("required", Confinement::Required),
+        ("namespaces", Confinement::Namespaces),
+        ("best-effort", Confinement::BestEffort),
+    ];
 }
 
 /// Keys that only one runtime has.
 const PROCESS_KEYS: &[&str] =
-    &["cmd", "args", "environment", "warm", "read", "write", "confinement", "limits"];
+    &["cmd", "args", "environment", "warm", "read", "write", "network", "confinement", "limits"];
 const HTTP_KEYS: &[&str] = &["url", "format", "health_path", "api_key_file"];
 
 pub(super) fn read(reader: &Reader<'_>) -> Result<Vec<ExecutorConfig>, Diagnostic> {
@@ -204,6 +211,7 @@ fn program(entry: &Reader<'_>) -> Result<ProgramConfig, Diagnostic> {
         warm: entry.get("warm", parse::switch)?,
         read: entry.paths("read")?,
         write: entry.paths("write")?,
+        network: entry.get("network", parse::switch)?,
         confinement: entry.get("confinement", parse::choice)?,
         limits: LimitsConfig {
             memory_bytes: limits.optional("memory", parse::bytes)?,

@@ -291,6 +291,7 @@ fn each_key_with_a_default_does_something() {
                 ("executors.warm", "true"),
                 ("executors.read", "['data']"),
                 ("executors.write", "['data']"),
+                ("executors.network", "false"),
                 ("executors.confinement", "'best-effort'"),
             ],
         ),

@@ -41,6 +41,7 @@ fn process_executor_settings_are_read() {
         &home,
         "runtime = 'process'\ncmd = './serve.py'\nargs = ['-u', '', 'a b']\nwarm = true\n\
          read = ['models', '/usr']\nwrite = ['scratch']\nconfinement = 'best-effort'\n\
+         network = false\n\
          environment = { A = 'hunter2', B = '' }\n\
          [executors.limits]\nmemory = '2GiB'\nprocesses = 3\nopen_files = 40\nfile_size = '5MiB'\n\
          result = '3MiB'\noutput = 6000\ngrace = 7\n",
@@ -52,7 +53,8 @@ fn process_executor_settings_are_read() {
     assert_eq!(program.environment.0, variables.map(|(k, v)| (k.into(), v.into())).into());
     assert_eq!(program.read, [home.path("models"), PathBuf::from("/usr")]);
     assert_eq!(program.write, [home.path("scratch")]);
-    assert_eq!((program.warm, program.confinement), (true, Confinement::BestEffort));
+    assert_eq!((program.warm, program.network), (true, false));
+    assert_eq!(program.confinement, Confinement::BestEffort);
     assert_eq!(
         program.limits,
         LimitsConfig {
@@ -78,6 +80,7 @@ fn process_executor_settings_are_read() {
             warm: false,
             read: Vec::new(),
             write: Vec::new(),
+            network: true,
             confinement: Confinement::Required,
             limits: LimitsConfig::default(),
         })
@@ -115,6 +118,7 @@ fn each_runtime_has_its_own_keys() {
         "warm = false",
         "read = []",
         "write = []",
+        "network = true",
         "confinement = 'required'",
         "limits = {}",
     ];
@@ -177,7 +181,7 @@ fn invalid_executors_are_reported_with_their_line() {
         ),
         (
             "confinement = 'off'",
-            "15: `executors.confinement`: expected one of \"required\", \"best-effort\"",
+            "15: `executors.confinement`: expected one of \"required\", \"namespaces\", \"best-effort\"",
         ),
         (
             "limits.memory = 16",

@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::process::{
     Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid,
@@ -18,54 +17,20 @@ use rustix::thread::{
 };
 use thiserror::Error;
 
+use super::grants::{Access, Grants};
+use super::own_root::{self, OwnRootError};
 use super::{LAUNCH_VARIABLE, LaunchSpec, cgroup};
-use crate::process::Confinement;
+use crate::process::{Confinement, Sandbox};
 
-/// Paths that programs of any kind need to read. Of `/etc` only files without secrets: a node's keys may be
-/// there.
-const SYSTEM_READ: &[&str] = &[
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/proc",
-    "/sys",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/gai.conf",
-    "/etc/group",
-    "/etc/host.conf",
-    "/etc/hosts",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/locale.alias",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/os-release",
-    "/etc/passwd",
-    "/etc/pki/ca-trust",
-    "/etc/pki/tls/certs",
-    "/etc/protocols",
-    "/etc/resolv.conf",
-    "/etc/services",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-];
-/// Devices without state that one attempt could leave to another.
-const PLAIN_DEVICES: &[&str] =
-    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// The prefix of the GPU driver's devices.
-const GPU_DEVICE_PREFIX: &str = "nvidia";
 /// The newest set of rights that we can grant; a right that the kernel does not know is not restricted.
-const FILE_RIGHTS: ABI = ABI::V5;
-/// Rights that every kernel with Landlock knows; without them there is no sandbox.
-const LEAST_RIGHTS: ABI = ABI::V1;
+const FILE_RIGHTS: ABI = ABI::V9;
+/// The first kernels (6.2) that keep a file from being truncated: with fewer rights, what is outside can be
+/// destroyed.
+const LEAST_RIGHTS: ABI = ABI::V3;
 /// The first kernels that confine signals and abstract sockets.
 const SCOPES: ABI = ABI::V6;
+/// The first kernels that confine TCP.
+const TCP: ABI = ABI::V4;
 
 #[derive(Debug, Error)]
 pub(super) enum ConfineError {
@@ -75,15 +40,11 @@ pub(super) enum ConfineError {
     BadLaunch(#[from] serde_json::Error),
     #[error("cannot {what}: {error}")]
     System { what: &'static str, error: io::Error },
-    #[error(
-        "the file system cannot be confined: {0}; run a kernel with Landlock, or set \
-         `confinement` to `best-effort`"
-    )]
+    #[error(transparent)]
+    OwnRoot(#[from] OwnRootError),
+    #[error("the file system cannot be confined: {0}")]
     Landlock(#[from] RulesetError),
-    #[error(
-        "this kernel has no Landlock, so the program could write anywhere; run one that has, or set \
-         `confinement` to `best-effort`"
-    )]
+    #[error("this kernel has no Landlock")]
     NoLandlock,
     #[error("cannot start `{command}`: {error}")]
     Start { command: String, error: io::Error },
@@ -105,16 +66,39 @@ pub(super) fn become_program() -> ConfineError {
     }
 }
 
+/// Reports what this machine can do for the launch in the environment, which it rehearses: only the program is
+/// not started.
+pub(super) fn rehearse() -> Result<Sandbox, ConfineError> {
+    let launch = launch_spec()?;
+    let grants = Grants::of(&launch);
+    let own_root = own_root::enter(&grants.resolved(), &launch.directory, launch.network);
+    set_no_new_privs(true).map_err(|error| failed("give up new privileges", error))?;
+    let best_effort = LaunchSpec { own_root: true, ..launch };
+    let landlock_abi = match confine_files(&best_effort, &grants)? {
+        LandlockStatus::Available { effective_abi, .. } => effective_abi as u32,
+        _ => 0,
+    };
+    Ok(Sandbox { own_root: own_root.map_err(|error| error.to_string()), landlock_abi })
+}
+
+fn launch_spec() -> Result<LaunchSpec, ConfineError> {
+    let text = std::env::var_os(LAUNCH_VARIABLE).ok_or(ConfineError::NoLaunch)?;
+    Ok(serde_json::from_slice(text.as_encoded_bytes())?)
+}
+
 /// The order matters: each step needs rights that a later one gives up.
 fn prepare() -> Result<LaunchSpec, ConfineError> {
-    let text = std::env::var_os(LAUNCH_VARIABLE).ok_or(ConfineError::NoLaunch)?;
-    let launch: LaunchSpec = serde_json::from_slice(text.as_encoded_bytes())?;
+    let launch = launch_spec()?;
     if let Some(path) = &launch.cgroup {
         // First: memory that is used from here on counts.
         cgroup::enter(path)
             .map_err(|error| ConfineError::System { what: "enter the control group", error })?;
     }
     setsid().map_err(|error| failed("begin a session", error))?;
+    let grants = Grants::of(&launch);
+    if launch.own_root {
+        own_root::enter(&grants.resolved(), &launch.directory, launch.network)?;
+    }
     // A supervisor that is killed from outside cannot clean up: at least the program dies with it.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| failed("follow the supervisor", error))?;
@@ -122,7 +106,7 @@ fn prepare() -> Result<LaunchSpec, ConfineError> {
     limit(&launch)?;
     set_no_new_privs(true).map_err(|error| failed("give up new privileges", error))?;
     drop_capabilities()?;
-    confine_files(&launch)?;
+    confine_files(&launch, &grants)?;
     Ok(launch)
 }
 
@@ -168,47 +152,31 @@ fn drop_capabilities() -> Result<(), ConfineError> {
         .map_err(|error| failed("drop capabilities", error))
 }
 
-fn confine_files(launch: &LaunchSpec) -> Result<(), ConfineError> {
-    let required = launch.confinement == Confinement::Required;
+/// Applies Landlock, beneath a root of its own or instead of one.
+fn confine_files(launch: &LaunchSpec, grants: &Grants) -> Result<LandlockStatus, ConfineError> {
+    let required = !launch.own_root && launch.confinement != Confinement::BestEffort;
     let least = if required { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
-    let program: Vec<&Path> = named_file(&launch.command).into_iter().collect();
-    let plain = PLAIN_DEVICES.iter().map(PathBuf::from);
-    let devices: Vec<PathBuf> = plain.chain(gpu_devices(launch.gpu)).collect();
-    let own = std::iter::once(&launch.directory).chain(&launch.write);
-
     let read = AccessFs::from_read(FILE_RIGHTS);
     let all = AccessFs::from_all(FILE_RIGHTS);
     let on_device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    let status = Ruleset::default()
+    let mut ruleset = Ruleset::default()
         .set_compatibility(least)
         .handle_access(AccessFs::from_all(LEAST_RIGHTS))?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
-        .scope(Scope::from_all(SCOPES))?
+        .scope(Scope::from_all(SCOPES))?;
+    // In a network of its own a program may use TCP as it likes.
+    if !launch.network && !launch.own_root {
+        ruleset = ruleset.handle_access(AccessNet::from_all(TCP))?;
+    }
+    let status = ruleset
         .create()?
-        .add_rules(path_beneath_rules(SYSTEM_READ, read))?
-        .add_rules(path_beneath_rules(&launch.read, read))?
-        .add_rules(path_beneath_rules(program, read))?
-        .add_rules(path_beneath_rules(devices, on_device))?
-        .add_rules(path_beneath_rules(own, all))?
+        .add_rules(path_beneath_rules(grants.with(Access::Read), read))?
+        .add_rules(path_beneath_rules(grants.with(Access::Device), on_device))?
+        .add_rules(path_beneath_rules(grants.with(Access::Write), all))?
         .restrict_self()?;
     match status.ruleset {
         RulesetStatus::NotEnforced if required => Err(ConfineError::NoLandlock),
-        _ => Ok(()),
+        _ => Ok(status.landlock),
     }
-}
-
-/// The program's own file, which may be outside the system's directories.
-fn named_file(command: &Path) -> Option<&Path> {
-    (command.components().count() > 1 && command.is_file()).then_some(command)
-}
-
-/// All devices of the driver: which GPUs a program uses is chosen by `CUDA_VISIBLE_DEVICES`.
-fn gpu_devices(wanted: bool) -> Vec<PathBuf> {
-    let entries = wanted.then(|| std::fs::read_dir("/dev").ok()).flatten();
-    let names = entries.into_iter().flatten().filter_map(Result::ok);
-    let of_driver = names.filter(|entry| {
-        entry.file_name().to_str().is_some_and(|name| name.starts_with(GPU_DEVICE_PREFIX))
-    });
-    of_driver.map(|entry| entry.path()).collect()
 }

@@ -31,6 +31,8 @@ pub(super) fn supervisor_request(
             directory: directory.path().to_owned(),
             cgroup: None,
             confinement: config.confinement,
+            own_root: state.sandbox.own_root.is_ok(),
+            network: config.network,
             read: config.read.clone(),
             write: config.write.clone(),
             gpu: !attempt.devices.is_empty(),

@@ -5,6 +5,7 @@
 mod bridge;
 mod builtin;
 mod document;
+mod escapes;
 mod process;
 mod sandbox;
 mod support;

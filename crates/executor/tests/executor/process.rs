@@ -75,11 +75,15 @@ async fn missing_program_is_named() {
 #[tokio::test]
 async fn a_lost_launcher_is_the_workers_fault() {
     let mut bench = Bench::new("true");
-    bench.config.launcher.program = "/no/such/launcher".into();
-    let missing = failure(bench.run(attempt("m", "")).await);
+    let launcher = bench.root.path().join("launcher");
+    std::os::unix::fs::symlink(&bench.config.launcher.program, &launcher).unwrap();
+    bench.config.launcher.program = launcher.clone();
+    let executor = bench.executor();
+    std::fs::remove_file(&launcher).unwrap();
+    let missing = failure(within(executor.start(attempt("m", "")).outcome()).await);
     assert!(matches!(missing.error, RunError::Worker(_)) && missing.error.kind().is_retryable());
-    bench.config.launcher.program = "/bin/true".into();
-    let mute = failure(bench.run(attempt("m", "")).await);
+    std::os::unix::fs::symlink("/bin/true", &launcher).unwrap();
+    let mute = failure(within(executor.start(attempt("m", "")).outcome()).await);
     assert!(mute.error.to_string().contains("without a report"), "{}", mute.error);
     bench.assert_empty();
 }

@@ -34,6 +34,7 @@ impl Bench {
             work_root: root.path().join("work"),
             read: Vec::new(),
             write: Vec::new(),
+            network: true,
             confinement: Confinement::Required,
             limits: Limits { grace: Duration::from_millis(300), ..Limits::default() },
         };

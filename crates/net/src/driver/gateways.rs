@@ -63,6 +63,16 @@ impl Gateways {
     }
 }
 
+impl Gateways {
+    /// The gateways that are connected.
+    pub(super) fn connected(&self) -> impl Iterator<Item = PeerId> {
+        self.gateways.iter().filter_map(|gateway| match gateway.state {
+            GatewayState::Connected { peer } => Some(peer),
+            _ => None,
+        })
+    }
+}
+
 impl Driver {
     /// Dials the gateways that are due, and requests reservations from those that are connected.
     pub(super) fn dial_gateways(&mut self, now: Instant) {

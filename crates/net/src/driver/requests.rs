@@ -148,6 +148,26 @@ impl Driver {
             return self.send_response(OutgoingResponse { peer, id: request.id, body, channel });
         }
         let deadline = Duration::from_millis(request.deadline_ms.into());
+        match request.body {
+            RequestBody::RevocationLists(query) => {
+                let index = self.revocation.index(query, deadline);
+                self.requests.responding.push(Box::pin(async move {
+                    let body = left.run_until_cancelled(index).await?;
+                    Some(OutgoingResponse { peer, id: request.id, body, channel })
+                }));
+                return;
+            }
+            RequestBody::RevocationPart(query) => {
+                let body = self.revocation.part(&query);
+                return self.send_response(OutgoingResponse {
+                    peer,
+                    id: request.id,
+                    body,
+                    channel,
+                });
+            }
+            _ => {}
+        }
         let (responder, response) = oneshot::channel();
         self.outbox.push(NetEvent::RequestReceived(PeerRequest {
             peer: requester,

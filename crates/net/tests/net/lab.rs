@@ -89,6 +89,7 @@ impl Lab {
             key_pem: file("key.pem", &issued.key_pem),
             trust_pem: file("trust.pem", &self.root.cert_pem()),
             crls_pem: Some(file("crls.pem", &empty)),
+            learned_crls: None,
             require_crl: false,
         };
         (directory, files)

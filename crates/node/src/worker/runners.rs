@@ -33,6 +33,7 @@ pub(super) struct Runners {
 }
 
 struct Runner {
+    name: Name,
     kind: RunnerKind,
     /// The model of a task that names none.
     model: Name,
@@ -84,10 +85,15 @@ impl Runners {
                     }
                 };
                 let model = config.models.first().unwrap_or(&config.name).clone();
-                Ok(Runner { kind, model })
+                Ok(Runner { name: config.name.clone(), kind, model })
             })
             .collect::<Result<_, NodeError>>()?;
         Ok(Runners { runners, cores: Mutex::new(Cores::of_this_machine()), uploads })
+    }
+
+    /// What the sandbox of each executor leaves open on this machine.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.runners.iter().flat_map(Runner::notes).collect()
     }
 
     /// Records the peer of a scheduler, to which its large results are sent.
@@ -168,6 +174,12 @@ impl Runners {
 }
 
 impl Runner {
+    fn notes(&self) -> Vec<String> {
+        let RunnerKind::Local(Executor::Process(process)) = &self.kind else { return Vec::new() };
+        let note = |gap| format!("programs of executor `{}` can {gap}", self.name);
+        process.gaps().into_iter().map(note).collect()
+    }
+
     fn attempt(&self, dispatch: &Dispatch, devices: Vec<u32>, cpus: Vec<usize>) -> Attempt {
         let requirement = &dispatch.spec.requirement;
         Attempt {
@@ -316,13 +328,25 @@ fn process(
         work_root: data_dir.join("work").join(config.name.as_str()),
         read: program.read.clone(),
         write: program.write.clone(),
+        network: program.network,
         confinement: match program.confinement {
             hypha_config::Confinement::Required => Confinement::Required,
+            hypha_config::Confinement::Namespaces => Confinement::Namespaces,
             hypha_config::Confinement::BestEffort => Confinement::BestEffort,
         },
         limits,
     };
-    Process::open(process).map_err(NodeError::failed)
+    let process = Process::open(process).map_err(|error| {
+        NodeError::failed(format!("the executor `{}` cannot be used: {error}", config.name))
+    })?;
+    let (sandbox, gaps) = (process.sandbox(), process.gaps());
+    if gaps.is_empty() {
+        tracing::info!(executor = %config.name, "programs are confined: {sandbox}");
+    } else {
+        let gaps = gaps.join("; ");
+        tracing::warn!(executor = %config.name, "programs are confined in part: {sandbox}. They can {gaps}");
+    }
+    Ok(process)
 }
 
 fn back_end(config: &ServerConfig) -> Result<hypha_backends::BackEnd, NodeError> {

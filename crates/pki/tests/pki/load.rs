@@ -109,6 +109,7 @@ fn files_are_read_and_missing_ones_named() {
         key_pem: write("key.pem", &node.key_pem),
         trust_pem: write("trust.pem", &world.root.cert_pem()),
         crls_pem: Some(write("crls.pem", &issue::empty_crl(&world.acme, world.now).unwrap())),
+        learned_crls: None,
         require_crl: false,
     };
     let pki = Pki::load(&files).unwrap();

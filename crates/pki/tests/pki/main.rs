@@ -5,5 +5,6 @@ mod handshake;
 mod issue;
 mod load;
 mod reload;
+mod signed_crl;
 mod verify;
 mod world;

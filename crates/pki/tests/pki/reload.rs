@@ -25,6 +25,7 @@ impl Node {
             key_pem: directory.path().join("key.pem"),
             trust_pem: directory.path().join("trust.pem"),
             crls_pem: Some(directory.path().join("crls.pem")),
+            learned_crls: None,
             require_crl: false,
         };
         fs::write(&files.cert_pem, &issued.cert_pem).unwrap();

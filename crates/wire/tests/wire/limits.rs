@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use hypha_model::{Rng, Time, WorkerId};
+use hypha_wire::revocation::*;
 use hypha_wire::worker::{Device, Executor, MAX_DEVICES, MAX_EXECUTORS, MAX_MODELS};
 use hypha_wire::*;
 
@@ -134,6 +135,25 @@ fn requests_and_responses_are_bounded() {
             "bulk_addresses: has 17, at most 16 are taken",
         ),
     ];
+    let index = |change: fn(&mut RevocationIndex)| {
+        let mut index = samples::revocation_index();
+        change(&mut index);
+        ResponseBody::RevocationLists(index)
+    };
+    let bodies = bodies.into_iter().chain([
+        (index(|index| index.digest.clear()), "digest: has 0 bytes, not 32"),
+        (index(|index| index.lists[1].issuer.push(0)), "issuer: has 33 bytes, not 32"),
+        (
+            index(|index| index.lists = vec![index.lists[0].clone(); 65]),
+            "lists: has 65, at most 64 are taken",
+        ),
+        (
+            ResponseBody::RevocationPart(vec![0; (48 << 10) + 1]),
+            "revocation_part: has 49153, at most 49152 are taken",
+        ),
+        (ResponseBody::RevocationPart(Vec::new()), "revocation_part: must not be empty"),
+        (health(|h| h.notes = vec![String::new(); 33]), "notes: has 33, at most 32 are taken"),
+    ]);
     let good = Response { id: 1, body: ResponseBody::Health(samples::health()) };
     for (body, expected) in bodies {
         check(&good, |response| response.body = body, expected);

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use hypha_wire::decoders::DECODERS;
+use hypha_wire::revocation::*;
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
 use proptest::collection::vec;
@@ -124,7 +125,13 @@ fn record_set() -> impl Strategy<Value = RecordSet> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let body = prop::sample::select(vec![RequestBody::Health, RequestBody::BulkAddresses]);
+    let plain = prop::sample::select(vec![RequestBody::Health, RequestBody::BulkAddresses]);
+    let lists = vec(any::<u8>(), 0..=32)
+        .prop_map(|seen| RequestBody::RevocationLists(RevocationQuery { seen }));
+    let part = (any::<[u8; 32]>(), any::<u64>()).prop_map(|(digest, offset)| {
+        RequestBody::RevocationPart(RevocationPartQuery { digest: digest.to_vec(), offset })
+    });
+    let body = prop_oneof![plain, lists, part];
     (any::<u64>(), 0..=600_000_u32, option::of(text(64)), body).prop_map(
         |(id, deadline_ms, traceparent, body)| Request { id, deadline_ms, traceparent, body },
     )
@@ -134,14 +141,29 @@ fn response() -> impl Strategy<Value = Response> {
     use RefusalKind::*;
     let kinds =
         vec![UnknownRequest, UnknownVersion, Malformed, NotAllowed, Busy, DeadlinePassed, Internal];
-    let health = (text(64), text(64), any::<(u64, u32, bool)>(), vec(text(512), 0..=32)).prop_map(
-        |(role, version, (uptime_ms, peers, ready), problems)| {
-            ResponseBody::Health(Health { role, version, uptime_ms, peers, ready, problems })
+    let texts = || vec(text(512), 0..=32);
+    let health = (text(64), text(64), any::<(u64, u32, bool)>(), texts(), texts()).prop_map(
+        |(role, version, (uptime_ms, peers, ready), problems, notes)| {
+            ResponseBody::Health(Health { role, version, uptime_ms, peers, ready, problems, notes })
         },
     );
     let refused = (prop::sample::select(kinds), any::<String>())
         .prop_map(|(kind, message)| ResponseBody::Refused(Refusal::new(kind, message)));
-    let body = prop_oneof![health, addresses().prop_map(ResponseBody::BulkAddresses), refused];
+    let entry =
+        any::<([u8; 32], u64, [u8; 32], u64)>().prop_map(|(issuer, number, digest, bytes)| {
+            RevocationEntry { issuer: issuer.to_vec(), number, digest: digest.to_vec(), bytes }
+        });
+    let index = (any::<[u8; 32]>(), vec(entry, 0..8)).prop_map(|(digest, lists)| {
+        ResponseBody::RevocationLists(RevocationIndex { digest: digest.to_vec(), lists })
+    });
+    let part = vec(any::<u8>(), 1..64).prop_map(ResponseBody::RevocationPart);
+    let body = prop_oneof![
+        health,
+        index,
+        part,
+        addresses().prop_map(ResponseBody::BulkAddresses),
+        refused
+    ];
     (any::<u64>(), body).prop_map(|(id, body)| Response { id, body })
 }
 

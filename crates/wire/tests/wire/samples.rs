@@ -9,6 +9,7 @@ use hypha_model::{
     MetadataValue, ObjectRef, Payload, Priority, Requirement, Rng, Span, TaskError, TaskId,
     TaskResult, TaskSpec, Time,
 };
+use hypha_wire::revocation::*;
 use hypha_wire::worker::{Class, Device, Executor};
 use hypha_wire::*;
 
@@ -134,7 +135,18 @@ pub(crate) fn health() -> Health {
         peers: 102,
         ready: false,
         problems: vec!["no external address: give one with --external".into()],
+        notes: Vec::new(),
     }
+}
+
+pub(crate) fn revocation_index() -> RevocationIndex {
+    let entry = |number| RevocationEntry {
+        issuer: vec![4; 32],
+        number,
+        digest: vec![5; 32],
+        bytes: 1 << 20,
+    };
+    RevocationIndex { digest: vec![3; 32], lists: vec![entry(1), entry(u64::MAX)] }
 }
 
 pub(crate) fn request(body: RequestBody) -> Request {
@@ -425,12 +437,22 @@ fn messages() -> Vec<Sample> {
     let plain = Request { traceparent: None, ..request(RequestBody::Health) };
     let response = |body| Response { id: 7, body };
     let addresses = ResponseBody::BulkAddresses(vec![address(1), address(2)]);
+    let noted = Health { notes: vec!["programs can use the network".into()], ..health() };
+    let query = RevocationQuery { seen: vec![1; 32] };
+    let part_query = RevocationPartQuery { digest: vec![2; 32], offset: 49_152 };
+    let index = revocation_index();
+    let part = ResponseBody::RevocationPart(vec![0x30, 0x82]);
     let refused = |kind, text: &str| response(ResponseBody::Refused(Refusal::new(kind, text)));
     vec![
         sample("request", "health", plain),
         sample("request", "bulk_addresses", request(RequestBody::BulkAddresses)),
         sample("response", "health", response(ResponseBody::Health(health()))),
         sample("response", "bulk_addresses", response(addresses)),
+        sample("request", "revocation_lists", request(RequestBody::RevocationLists(query))),
+        sample("request", "revocation_part", request(RequestBody::RevocationPart(part_query))),
+        sample("response", "revocation_lists", response(ResponseBody::RevocationLists(index))),
+        sample("response", "revocation_part", response(part)),
+        sample("response", "health_notes", response(ResponseBody::Health(noted))),
         sample("response", "unknown_request", refused(RefusalKind::UnknownRequest, "no such")),
         sample("response", "unknown_version", refused(RefusalKind::UnknownVersion, "version 2")),
         sample("response", "malformed", refused(RefusalKind::Malformed, "no bytes")),
