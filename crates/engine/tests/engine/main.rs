@@ -5,6 +5,7 @@ mod attempts;
 mod deferred;
 mod harness;
 mod interactive;
+mod machines;
 mod memory;
 mod noise;
 mod quarantine;
