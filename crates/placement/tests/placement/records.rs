@@ -1,6 +1,6 @@
 //! What strategies learn from past runs: of each model, on any hardware, by capacity.
 
-use hypha_model::{Capacity, Requirement, TaskSpec, Worker};
+use hypha_model::{Capacity, Requirement, Span, TaskSpec, Worker};
 use hypha_placement::{LoadMetric, Pick, Strategy, WorkerSlot};
 
 use crate::fixture::{Fixture, asking, gpus, name, plain};
@@ -65,10 +65,16 @@ fn past_speeds_of_different_hardware_are_compared() {
     for hardware in ["t4", "a100"] {
         fixture.join(Worker { hardware: Some(name(hardware)), ..plain() });
     }
-    for _ in 0..5 {
+    let query = fixture.predictor.query(&TaskSpec::default());
+    for _ in 0..50 {
         for (slot, seconds) in [(0, 4.0), (1, 1.0)] {
+            // The predictor learns that each hardware is as fast as it is.
+            let key = fixture.keys[slot as usize];
+            fixture.predictor.observe(&query, key, Span::from_secs_f64(seconds));
             run_on(&mut fixture, slot, &TaskSpec::default(), seconds);
         }
     }
     assert_eq!(fixture.place_plain(), Some(1));
+    let [slow, fast] = [0, 1].map(|slot| fixture.placement.health(WorkerSlot(slot)).unwrap());
+    assert!(slow.relative_time > 3.0 * fast.relative_time, "{slow:?} {fast:?}");
 }
