@@ -72,16 +72,12 @@ impl Caller {
         match self.priority_ceiling {
             Some(ceiling) if asked > ceiling => Err(Error::unprocessable(format!(
                 "priority {} is above {}, the highest that this token may request",
-                from_milli(asked),
-                from_milli(ceiling)
+                asked.as_f64(),
+                ceiling.as_f64()
             ))),
             _ => Ok(()),
         }
     }
-}
-
-fn from_milli(priority: Priority) -> f64 {
-    f64::from(priority.0) / 1_000.0
 }
 
 impl FromRequestParts<AppState> for Caller {

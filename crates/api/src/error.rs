@@ -4,6 +4,7 @@ use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hypha_engine::SubmitRejection;
+use hypha_model::GpuIds;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -150,7 +151,29 @@ impl From<SubmitRejection> for Error {
                 let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_worker", message);
                 Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..error }
             }
+            SubmitRejection::GpusUnknown(ids) => Error::unprocessable(format!(
+                "gpu_ids: no available worker that could run this has {}; see /api/v1/workers",
+                gpus(ids)
+            )),
+            SubmitRejection::GpusTaken(ids) => {
+                let message = format!(
+                    "gpu_ids: no worker that could run this has {} free; wait for a task to end, or leave \
+                     gpu_ids out",
+                    gpus(ids)
+                );
+                Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..Error::conflict(message) }
+            }
         }
+    }
+}
+
+/// `GPU 3`, or `GPUs 0 and 3`.
+fn gpus(ids: GpuIds) -> String {
+    let ids: Vec<String> = ids.iter().map(|id| id.to_string()).collect();
+    match ids.split_last() {
+        Some((last, [])) => format!("GPU {last}"),
+        Some((last, others)) => format!("GPUs {} and {last}", others.join(", ")),
+        None => "GPUs".to_owned(),
     }
 }
 

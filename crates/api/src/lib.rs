@@ -16,6 +16,7 @@ mod openai;
 mod params;
 mod parts;
 mod reactors;
+mod resources;
 mod response;
 mod scheduler;
 mod serve;

@@ -21,6 +21,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::json::{self, Json};
 use crate::parts;
+use crate::resources::ResourcesBody;
 use crate::response;
 use crate::workers::HealthBody;
 
@@ -62,6 +63,7 @@ pub(crate) struct SchedulerBody {
     counts: Counts,
     tasks: TaskCounts,
     workers: WorkerCounts,
+    resources: ResourcesBody,
 }
 
 /// Statistics of the strategy since it was chosen.
@@ -82,6 +84,8 @@ pub(crate) struct StatisticsBody {
 pub(crate) struct TaskCounts {
     /// All of them.
     open: usize,
+    /// Tasks that have not started, with a worker or without.
+    queued: usize,
     /// Tasks without a worker.
     waiting: usize,
 }
@@ -181,6 +185,7 @@ async fn scheduler_response(app: &AppState) -> Result<Response, Error> {
 impl SchedulerBody {
     fn of(scheduler: &Scheduler, workers: &[WorkerView], version: &'static str) -> SchedulerBody {
         let (strategy, statistics) = scheduler.strategy();
+        let running = workers.iter().map(|it| it.running as usize).sum();
         let performance = workers.iter().map(|it| (it.worker.id, HealthBody::of(&it.health)));
         SchedulerBody {
             id: scheduler.id(),
@@ -194,11 +199,16 @@ impl SchedulerBody {
                 worker_performance: performance.collect(),
             },
             counts: *scheduler.counts(),
-            tasks: TaskCounts { open: scheduler.open_tasks(), waiting: scheduler.waiting_tasks() },
+            tasks: TaskCounts {
+                open: scheduler.open_tasks(),
+                queued: scheduler.queued_tasks(running),
+                waiting: scheduler.waiting_tasks(),
+            },
             workers: WorkerCounts {
                 known: workers.len(),
                 available: workers.iter().filter(|it| it.available).count(),
             },
+            resources: ResourcesBody::of(workers.iter().filter(|it| it.available)),
         }
     }
 }

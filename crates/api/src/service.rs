@@ -46,8 +46,12 @@ pub trait SchedulerApi: Send + Sync + 'static {
     /// digest are never returned. The caller checks whether the client may read it.
     fn object(&self, task: TaskId, object: ObjectRef) -> ObjectFuture;
 
-    /// Checks that a healthy task instance answers, and registers it as a worker.
-    fn register_instance(&self, host: String, port: u16) -> RegisterFuture;
+    /// Checks that a healthy task instance answers, and registers it as a worker. It must serve `model`, if that is
+    /// given.
+    fn register_instance(&self, host: String, port: u16, model: Option<Name>) -> RegisterFuture;
+
+    /// The task instance that was registered at this address.
+    fn instance_at(&self, host: &str, port: u16) -> Option<WorkerId>;
 
     /// Checks that a healthy back end answers, and registers it as a worker.
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture;

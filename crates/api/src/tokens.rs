@@ -127,7 +127,7 @@ impl Tokens {
         }
         line("role", toml::Value::String(new.role.as_str().to_owned()));
         if let Some(priority) = new.max_priority {
-            line("max_priority", toml::Value::Float(f64::from(priority.0) / 1_000.0));
+            line("max_priority", toml::Value::Float(priority.as_f64()));
         }
         if let Some(quota) = new.quota {
             line("quota", toml::Value::Integer(quota.into()));
@@ -234,7 +234,7 @@ mod tests {
             name: Some("ci \"x\"\nrole = \"admin\"".to_owned()),
             tenant: Some(name("acme")),
             role: Role::User,
-            max_priority: Some(Priority(500)),
+            max_priority: Some(Priority::from_milli(500)),
             quota: Some(1_000),
         };
         let (token, entry) = Tokens::issue(&new);
@@ -247,7 +247,7 @@ mod tests {
         let caller = Caller {
             tenant: Some(name("acme")),
             role: Role::User,
-            priority_ceiling: Some(Priority(500)),
+            priority_ceiling: Some(Priority::from_milli(500)),
             quota: Some(1_000),
         };
         assert_eq!(tokens.caller(&token), Some(caller));

@@ -110,6 +110,9 @@ pub(crate) struct WorkerBody {
     /// The booked share of each resource, from 0 to 1.
     #[schema(value_type = Object)]
     utilisation: Utilisation,
+    /// The used share of its machine, as measured with the last heartbeat; none if it does not report that.
+    #[schema(required)]
+    usage: Option<UsageBody>,
     /// The lease that the scheduler holds on it.
     #[schema(required)]
     lease: Option<LeaseBody>,
@@ -149,6 +152,14 @@ pub(crate) struct GpuBody {
     memory_bytes: u64,
     /// The offered share of it, up to 1.
     share: f64,
+}
+
+/// How much of a machine is in use, from 0 to 1, by whatever runs on it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Usage)]
+pub(crate) struct UsageBody {
+    cpu: f64,
+    memory: f64,
 }
 
 /// Statistics of a worker.
@@ -445,6 +456,10 @@ impl WorkerBody {
             price: worker.price.as_f64(),
             slowness: view.factor,
             utilisation: view.utilisation,
+            usage: view.usage.map(|usage| UsageBody {
+                cpu: f64::from(usage.cpu_permille) / 1e3,
+                memory: f64::from(usage.memory_permille) / 1e3,
+            }),
             lease: lease.map(|lease| LeaseBody {
                 id: lease.lease.to_string(),
                 epoch: lease.epoch.0,

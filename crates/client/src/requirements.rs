@@ -88,7 +88,7 @@ mod tests {
             (read.memory_bytes, read.cpu_milli, read.min_gpus, read.gpu_memory_bytes),
             (16_000_000_000, 4_000, 2, 8_000_000_000)
         );
-        assert_eq!((read.storage_bytes, read.priority.0), (2_000_000, 900));
+        assert_eq!((read.storage_bytes, read.priority.as_f64()), (2_000_000, 0.9));
         assert_eq!(read.deadline, Some(hypha_model::Span::from_millis(1_500)));
         assert!(Requirements::default().to_json().is_empty());
         assert_eq!(Requirements::from_json(json.clone()).unwrap().to_json(), json);

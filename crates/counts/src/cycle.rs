@@ -115,7 +115,14 @@ impl SchedulerHarness {
                     let holding = Vec::new();
                     self.send_from_worker(
                         worker,
-                        FromWorker::Alive { lease, epoch, nonce, portion: None, holding },
+                        FromWorker::Alive {
+                            lease,
+                            epoch,
+                            nonce,
+                            portion: None,
+                            usage: None,
+                            holding,
+                        },
                     );
                 }
                 ToWorker::Recorded { .. }

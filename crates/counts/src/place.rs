@@ -61,7 +61,7 @@ impl PlacementScenario {
             let (worker, health) = (Arc::clone(worker), Health::default());
             let slot = placement.add_worker(worker, *key, HardwareKey(0), health, START);
             placement.set_factor(slot, trained.predictor.factor(*key), START);
-            placement.record_contact(slot, Some(Span::from_micros(500)), START);
+            placement.record_contact(slot, Span::from_micros(500), START);
             placement.set_available(slot, true, START);
         }
         Ok(PlacementScenario {

@@ -166,7 +166,10 @@ impl Bench {
             }
             Next::Alive { worker, lease, epoch, nonce } => {
                 let holding = self.holding[worker as usize].clone();
-                (worker, FromWorker::Alive { lease, epoch, nonce, portion: None, holding })
+                (
+                    worker,
+                    FromWorker::Alive { lease, epoch, nonce, portion: None, usage: None, holding },
+                )
             }
         };
         let worker = self.ids[worker as usize];

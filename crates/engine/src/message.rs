@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hypha_market::{LeaseRequest, Portion};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskError,
-    TaskResult, TaskSpec,
+    TaskResult, TaskSpec, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,8 @@ pub enum FromWorker {
         nonce: u64,
         /// What it covers from now on; `None` is all of the worker.
         portion: Option<Portion>,
+        /// How much of the worker's machine is in use; `None` if it was not measured.
+        usage: Option<Usage>,
         /// Attempts of this scheduler that the worker has.
         holding: Vec<(AttemptId, Fence)>,
     },
@@ -139,6 +141,16 @@ pub enum FromWorker {
         fence: Fence,
         /// The id.
         handle: Arc<str>,
+    },
+    /// The attempt has these GPUs of the worker. Sent before [`FromWorker::Started`] and [`FromWorker::Running`], if it
+    /// has any.
+    DevicesAssigned {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its token.
+        fence: Fence,
+        /// The GPUs, by their numbers on the worker.
+        devices: Vec<u32>,
     },
     /// The worker does not take the attempt.
     Refused {

@@ -230,6 +230,8 @@ struct AttemptHistory {
     failed: FailedAttempts,
     /// The id under which a back end has the current attempt.
     handle: Option<Arc<str>>,
+    /// The GPUs that the current attempt has, as its worker reported them.
+    devices: Vec<u32>,
 }
 
 impl AttemptHistory {
@@ -245,6 +247,7 @@ impl AttemptHistory {
         has_output: false,
         failed: FailedAttempts::NONE,
         handle: None,
+        devices: Vec::new(),
     };
 }
 

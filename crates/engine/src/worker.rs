@@ -16,7 +16,8 @@ use std::sync::Arc;
 use hypha_machine::{Machine, Step};
 use hypha_market::{LeaseBook, LeaseKey, Portion};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Worker,
+    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Usage,
+    Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -143,6 +144,8 @@ pub enum WorkerEvent {
         /// Whether it is healthy.
         is_healthy: bool,
     },
+    /// It was measured how much of the machine is in use. Heartbeats report it.
+    UsageMeasured(Usage),
     /// The worker is to stop gracefully: it returns the attempts that it has not finished, and takes no more.
     LeaveRequested,
     /// The time of [`Machine::wake_at`] has come.
@@ -165,6 +168,8 @@ pub struct WorkerMachine {
     agenda: BTreeSet<(Time, RunId)>,
     /// Executors whose back ends are unreachable.
     unreachable: BTreeSet<usize>,
+    /// How much of the machine was in use when that was last measured.
+    usage: Option<Usage>,
     mutant: Option<Mutant>,
 }
 
@@ -220,6 +225,7 @@ impl Machine for WorkerMachine {
             WorkerEvent::BackEndChecked { executor, is_healthy } => {
                 self.back_end_checked(executor, is_healthy, step)
             }
+            WorkerEvent::UsageMeasured(usage) => self.usage = Some(usage),
             WorkerEvent::LeaveRequested => self.leave(step),
             WorkerEvent::Woke => self.wake(now, step),
         }
@@ -257,6 +263,7 @@ impl WorkerMachine {
             queues: BTreeMap::new(),
             agenda: BTreeSet::new(),
             unreachable: BTreeSet::new(),
+            usage: None,
             worker,
             mutant: None,
         }
@@ -495,6 +502,11 @@ impl WorkerMachine {
         let ends_by = now + run.dispatch.timeout;
         let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
+        if !devices.is_empty() {
+            let devices = devices.clone();
+            let assigned = FromWorker::DevicesAssigned { attempt, fence, devices };
+            send_message_at_once(step, id.scheduler, assigned);
+        }
         send_message_at_once(step, id.scheduler, FromWorker::Started { attempt, fence });
         step.send_at_once(WorkerEffect::Run(RunCommand::Start { id, dispatch, executor, devices }));
         self.set_due(id, Some(ends_by));

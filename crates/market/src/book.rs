@@ -354,6 +354,11 @@ impl<K: LeaseKey> LeaseBook<K> {
         Some(devices)
     }
 
+    /// The GPUs of a run; `None` if it has none.
+    pub fn devices_of(&self, key: K) -> Option<&[u32]> {
+        self.ledger.devices_of(key).filter(|devices| !devices.is_empty())
+    }
+
     /// A run has ended: its room is free.
     pub fn end(&mut self, key: K, executor: usize) {
         if self.ledger.release(key).is_err() {

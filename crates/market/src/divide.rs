@@ -86,8 +86,8 @@ impl<'a> Division<'a> {
         let lacks = |part: DevicePart| {
             part.memory_bytes < wanted.memory_bytes || part.milli_gpu < wanted.milli_gpu
         };
-        let mut devices: Vec<usize> =
-            (0..open.devices.len()).filter(|at| !lacks(open.devices[*at])).collect();
+        let may_use = |at: usize| requirement.gpu_ids.allow(at as u32) && !lacks(open.devices[at]);
+        let mut devices: Vec<usize> = (0..open.devices.len()).filter(|at| may_use(*at)).collect();
         let held = |at: usize| holds.devices.get(at).copied().unwrap_or_default();
         devices.sort_by_key(|at| (lacks(part.devices[*at]), lacks(held(*at))));
         for at in devices.into_iter().take(requirement.min_gpus as usize) {

@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::decimal::AmountFormat;
-use crate::requirement::Priority;
+use crate::priority::Priority;
 use crate::time::Span;
 
 /// One exbibyte: above any machine, and a few of them still add up within a signed 64-bit column.
@@ -14,8 +14,6 @@ pub const MAX_BYTES: u64 = 1 << 60;
 pub const MAX_MILLI: u64 = 1_000_000_000;
 /// Ten years: longer than any task or deadline.
 pub const MAX_SECONDS: u64 = 10 * 365 * 86_400;
-/// A million either way; in thousandths this fits into the `i32` of a [`Priority`].
-pub const MAX_PRIORITY: i32 = 1_000_000;
 /// How much of a wrong value is repeated: enough to recognise it, too little to flood a log.
 const MAX_SHOWN: usize = 64;
 
@@ -67,12 +65,14 @@ pub fn parse_count(field: &str, text: &str, max: u32) -> Result<u32, FieldError>
     Ok(u32::try_from(count).unwrap_or(max))
 }
 
-/// A priority: up to three decimals, at most [`MAX_PRIORITY`] either way.
+/// A priority: any finite number.
 pub fn parse_priority(field: &str, text: &str) -> Result<Priority, FieldError> {
-    let (negative, thousandths) = PRIORITY.parse_signed(field, text)?;
-    // The bound above makes it fit.
-    let thousandths = i32::try_from(thousandths).unwrap_or(i32::MAX);
-    Ok(Priority(if negative { -thousandths } else { thousandths }))
+    let refused = |problem| {
+        let problem = format!("{problem}: give a number such as 0.9, 5 or -1e6");
+        FieldError::new(field, text, problem)
+    };
+    let number: f64 = text.trim().parse().map_err(|_| refused("is not a number"))?;
+    Priority::new(number).ok_or_else(|| refused("is not finite"))
 }
 
 const BYTES: AmountFormat = AmountFormat {
@@ -115,14 +115,6 @@ const COUNT: AmountFormat = AmountFormat {
     example: "a whole number such as 2",
     max_text: None,
     step_text: "one",
-};
-const PRIORITY: AmountFormat = AmountFormat {
-    unit: |unit| unit.is_empty().then_some(1_000),
-    rounds: false,
-    max: MAX_PRIORITY as u64 * 1_000,
-    example: "a number with up to three decimals such as 0.9 or 5",
-    max_text: Some("1000000 either way"),
-    step_text: "a thousandth",
 };
 
 fn bytes_in(unit: &str) -> Option<u64> {
@@ -267,17 +259,17 @@ mod tests {
         ];
         check(|field, text| parse_count(field, text, 8), &[("2", 2), ("2.0", 2), ("8", 8)], &bad);
         let good = [
-            ("0.9", Priority(900)),
-            ("5", Priority(5_000)),
-            ("-0.001", Priority(-1)),
-            ("-1000000", Priority(-MAX_PRIORITY * 1_000)),
-            ("-0", Priority(0)),
+            ("0.9", Priority::from_milli(900)),
+            ("5", Priority::from_milli(5_000)),
+            ("-0.001", Priority::from_milli(-1)),
+            ("-0", Priority::default()),
+            ("0.8437291", Priority::new(0.8437291).unwrap()),
+            ("-1e300", Priority::new(-1e300).unwrap()),
         ];
         let bad = [
-            ("0.9999", "is finer than a thousandth"),
-            ("--1", "is negative"),
+            ("--1", "is not a number"),
             ("-nan", "is not finite"),
-            ("1000000.001", "is too large: the most is 1000000 either way"),
+            ("1e999", "is not finite"),
             ("high", "is not a number"),
         ];
         check(parse_priority, &good, &bad);

@@ -41,15 +41,6 @@ impl AmountFormat {
         self.read(text).map_err(|error| FieldError::new(field, text, self.explain(error)))
     }
 
-    /// Like [`AmountFormat::parse`], but accepts a leading minus.
-    pub(crate) fn parse_signed(&self, field: &str, text: &str) -> Result<(bool, u64), FieldError> {
-        let size = text.trim().strip_prefix('-');
-        match self.read(size.unwrap_or(text)) {
-            Ok(amount) => Ok((size.is_some(), amount)),
-            Err(error) => Err(FieldError::new(field, text, self.explain(error))),
-        }
-    }
-
     fn read(&self, text: &str) -> Result<u64, DecimalError> {
         let text = text.trim().to_lowercase();
         match text.trim_start_matches(['+', '-']) {

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::requirement::{Refusal, RefusalKind, Requirement};
 use crate::resource::Capacity;
 
-pub use view::{Free, LedgerStatistics, Utilisation};
+pub use view::{Amounts, Free, LedgerStatistics, ResourceAmounts, Utilisation};
 
 /// The bookings on one worker, each under a key of the caller's choice.
 #[derive(Clone, Debug)]
@@ -137,13 +137,14 @@ impl<K: Ord + Copy> Ledger<K> {
             return Ok(());
         }
         let (mut with_memory, mut with_both) = (0, 0);
+        let may_use = |at: u32| needs.gpu_ids.allow(at) && may_use(at);
         for (_, entry) in (0u32..).zip(&self.device_entries).filter(|(at, _)| may_use(*at)) {
             let memory = entry.free_memory_bytes() >= needs.gpu_memory_bytes;
             with_memory += u64::from(memory);
             with_both += u64::from(memory && entry.free_milli_gpu() >= needs.milli_gpu);
         }
         let wanted = u64::from(needs.min_gpus);
-        require(RefusalKind::Gpus, wanted, self.device_entries.len() as u64)?;
+        require(RefusalKind::Gpus, needs.least_gpus(), self.device_entries.len() as u64)?;
         require(RefusalKind::GpuMemory, wanted, with_memory)?;
         require(RefusalKind::GpuShare, wanted, with_both)
     }
@@ -233,7 +234,8 @@ impl<K: Ord + Copy> Ledger<K> {
         }
         let fitting = (0u32..)
             .zip(&self.device_entries)
-            .filter(|(at, entry)| entry.fits(requirement) && may_use(*at));
+            .filter(|(at, entry)| entry.fits(requirement) && may_use(*at))
+            .filter(|(at, _)| requirement.gpu_ids.allow(*at));
         let mut chosen: Vec<u32> = fitting.map(|(at, _)| at).collect();
         // Memory and share left over, each relative to the largest GPU of the worker: two fractions brought to one
         // denominator, so that the comparison is exact. The sorts are stable: ties stay in order of index.

@@ -5,7 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutorClass;
+use crate::gpu_ids::GpuIds;
 use crate::name::Name;
+use crate::priority::Priority;
 use crate::resource::{Capacity, WHOLE_GPU};
 use crate::time::Span;
 use crate::worker::Worker;
@@ -42,6 +44,9 @@ pub struct Requirement {
     /// The share taken of each of those GPUs, in thousandths.
     #[serde(skip_serializing_if = "is_whole")]
     pub milli_gpu: u32,
+    /// Exactly these GPUs, if any are named; `min_gpus` is their number.
+    #[serde(skip_serializing_if = "is_default")]
+    pub gpu_ids: GpuIds,
     /// The client's estimate of the run time.
     #[serde(skip_serializing_if = "is_default")]
     pub estimated_time: Option<Span>,
@@ -52,13 +57,6 @@ pub struct Requirement {
     #[serde(skip_serializing_if = "is_default")]
     pub deadline: Option<Span>,
 }
-
-/// Higher goes first. Written as a number with up to three decimals (`0.9` or `5`), kept in thousandths.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
-pub struct Priority(pub i32);
 
 /// Why a worker cannot take a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -117,6 +115,7 @@ impl Default for Requirement {
             min_gpus: 0,
             gpu_memory_bytes: 0,
             milli_gpu: WHOLE_GPU,
+            gpu_ids: GpuIds::default(),
             estimated_time: None,
             priority: Priority::default(),
             deadline: None,
@@ -161,6 +160,11 @@ impl Requirement {
         executors.filter(move |(_, executor)| would_do(executor)).map(|(at, _)| at)
     }
 
+    /// How many GPUs a worker must have.
+    pub(crate) fn least_gpus(&self) -> u64 {
+        u64::from(self.min_gpus.max(self.gpu_ids.least_gpus()))
+    }
+
     /// The first reason why `capacity` would not do even when nothing else runs, if there is one.
     pub fn refused_by(&self, capacity: &Capacity) -> Option<Refusal> {
         self.refusals_by(capacity).next()
@@ -169,7 +173,8 @@ impl Requirement {
     /// Every reason why `capacity` would not do even when nothing else runs.
     pub fn refusals_by(&self, capacity: &Capacity) -> impl Iterator<Item = Refusal> {
         let gpus = |enough: &dyn Fn(&crate::Device) -> bool| {
-            capacity.devices.iter().filter(|device| enough(device)).count() as u64
+            let named = (0..).zip(&capacity.devices).filter(|(at, _)| self.gpu_ids.allow(*at));
+            named.filter(|(_, device)| enough(device)).count() as u64
         };
         let (memory, share) = (self.gpu_memory_bytes, self.milli_gpu);
         let wanted = u64::from(self.min_gpus);
@@ -182,15 +187,15 @@ impl Requirement {
         require(2, RefusalKind::Storage, self.storage_bytes, capacity.storage_bytes);
         if wanted > 0 {
             // One reason for the GPUs: the first that the machine lacks, and not its consequences.
-            let all = capacity.devices.len() as u64;
+            let (all, least) = (capacity.devices.len() as u64, self.least_gpus());
             let with_memory = gpus(&|d| d.memory_bytes >= memory);
             let with_both = gpus(&|d| d.memory_bytes >= memory && d.milli_gpu >= share);
-            let (kind, present) = if all < wanted {
-                (RefusalKind::Gpus, all)
+            let (kind, wanted, present) = if all < least {
+                (RefusalKind::Gpus, least, all)
             } else if with_memory < wanted {
-                (RefusalKind::GpuMemory, with_memory)
+                (RefusalKind::GpuMemory, wanted, with_memory)
             } else {
-                (RefusalKind::GpuShare, with_both)
+                (RefusalKind::GpuShare, wanted, with_both)
             };
             require(3, kind, wanted, present);
         }

@@ -6,6 +6,7 @@ use crate::amount::{
     FieldError, parse_bytes, parse_count, parse_milli, parse_priority, parse_seconds,
 };
 use crate::executor::ExecutorClass;
+use crate::gpu_ids::GpuIds;
 use crate::input_value::InputValue;
 use crate::requirement::Requirement;
 use crate::resource::WHOLE_GPU;
@@ -32,6 +33,8 @@ pub struct RequirementInput {
     pub min_gpus: Option<InputValue>,
     /// Memory on each of them.
     pub min_gpu_memory: Option<InputValue>,
+    /// The GPUs to use, by their numbers on the worker.
+    pub gpu_ids: Option<Vec<InputValue>>,
     /// Disk.
     pub min_storage: Option<InputValue>,
     /// The share taken of each GPU, up to 1.
@@ -77,6 +80,7 @@ impl TryFrom<RequirementInput> for Requirement {
             min_gpus: gpus.count,
             gpu_memory_bytes: gpus.memory_bytes,
             milli_gpu: gpus.milli_gpu,
+            gpu_ids: gpus.ids,
             estimated_time: optional(&input.estimated_time, "estimated_time", parse_seconds)?,
             priority: optional(&input.priority, "priority", parse_priority)?.unwrap_or_default(),
             deadline,
@@ -86,8 +90,9 @@ impl TryFrom<RequirementInput> for Requirement {
 
 const NOT_A_CLASS: &str = "is not an executor class: use `inference`, `train` or `aggregate`";
 
-/// The four GPU fields combined.
+/// The five GPU fields combined.
 struct Gpus {
+    ids: GpuIds,
     count: u32,
     memory_bytes: u64,
     milli_gpu: u32,
@@ -111,8 +116,13 @@ impl Gpus {
             (0, Some(_)) => Some("gpu_share"),
             _ => Some("min_gpu_memory"),
         };
-        let requested = if count > Some(0) { Some("min_gpus") } else { implied };
-        let contradicts = |field, given, other| {
+        let ids = gpu_ids(input.gpu_ids.as_deref().unwrap_or_default())?;
+        let requested = match count {
+            _ if !ids.is_empty() => Some("gpu_ids"),
+            Some(1..) => Some("min_gpus"),
+            _ => implied,
+        };
+        let contradicts = |field: &str, given: &str, other: &str| {
             let problem = format!("contradicts `{other}`: leave one of them out");
             Err(FieldError::new(field, given, problem))
         };
@@ -122,13 +132,25 @@ impl Gpus {
         if let (Some(0), Some(other)) = (count, implied) {
             return contradicts("min_gpus", "0", other);
         }
-        let least = u32::from(required == Some(true) || implied.is_some());
+        if let Some(count) = count.filter(|count| !ids.is_empty() && *count != ids.count()) {
+            return contradicts("min_gpus", &count.to_string(), "gpu_ids");
+        }
+        let least = u32::from(required == Some(true) || implied.is_some()).max(ids.count());
         Ok(Gpus {
+            ids,
             count: count.unwrap_or(0).max(least),
             memory_bytes,
             milli_gpu: milli_gpu.unwrap_or(WHOLE_GPU),
         })
     }
+}
+
+fn gpu_ids(given: &[InputValue]) -> Result<GpuIds, FieldError> {
+    given.iter().try_fold(GpuIds::default(), |ids, given| {
+        let id = parse_count("gpu_ids", given.as_str(), GpuIds::MAX)?;
+        let twice = || FieldError::new("gpu_ids", given, "is given twice: name each GPU once");
+        ids.with(id).ok_or_else(twice)
+    })
 }
 
 fn parse_share(field: &str, text: &str) -> Result<u32, FieldError> {
@@ -165,7 +187,7 @@ fn optional_bytes(given: &Option<InputValue>, field: &str) -> Result<u64, FieldE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requirement::Priority;
+    use crate::priority::Priority;
 
     fn read(json: &str) -> Result<Requirement, String> {
         let input: RequirementInput =
@@ -188,7 +210,7 @@ mod tests {
             min_gpus: 2,
             gpu_memory_bytes: 8_000_000_000,
             estimated_time: Some(Span::from_secs(300)),
-            priority: Priority(900),
+            priority: Priority::from_milli(900),
             ..none
         };
         assert_eq!(
@@ -228,8 +250,9 @@ mod tests {
             min_gpus: 1,
             gpu_memory_bytes: 0,
             milli_gpu: WHOLE_GPU,
+            gpu_ids: GpuIds::default(),
             estimated_time: Some(Span::from_millis(500)),
-            priority: Priority(-5_000),
+            priority: Priority::from_milli(-5_000),
             deadline: Some(Span::from_secs(7_200)),
         };
         assert_eq!(Requirement::try_from(input), Ok(expected));
@@ -246,6 +269,9 @@ mod tests {
             (r#"{"gpu_required": true, "min_gpus": 2}"#, (2, 0, 1_000)),
             (r#"{"gpu_required": false, "min_gpus": 0, "min_gpu_memory": 0}"#, (0, 0, 1_000)),
             (r#"{"gpu_required": null}"#, (0, 0, 1_000)),
+            (r#"{"gpu_ids": [0, 3]}"#, (2, 0, 1_000)),
+            (r#"{"gpu_ids": [5], "min_gpus": 1, "gpu_required": true}"#, (1, 0, 1_000)),
+            (r#"{"gpu_ids": [], "min_gpus": 0}"#, (0, 0, 1_000)),
         ];
         for (json, expected) in good {
             let read = read(json).map(|r| (r.min_gpus, r.gpu_memory_bytes, r.milli_gpu));
@@ -282,9 +308,17 @@ mod tests {
                 "gpu_required: `false` contradicts `min_gpu_memory`",
             ),
             (r#"{"min_gpus": 0, "gpu_share": 1}"#, "min_gpus: `0` contradicts `gpu_share`"),
+            (r#"{"gpu_ids": [1, 1]}"#, "gpu_ids: `1` is given twice"),
+            (r#"{"gpu_ids": [64]}"#, "gpu_ids: `64` is too large: the most is 63"),
+            (r#"{"gpu_ids": ["a"]}"#, "gpu_ids: `a` is not a number"),
+            (r#"{"gpu_ids": [0], "min_gpus": 2}"#, "min_gpus: `2` contradicts `gpu_ids`"),
+            (
+                r#"{"gpu_ids": [0], "gpu_required": false}"#,
+                "gpu_required: `false` contradicts `gpu_ids`",
+            ),
             (r#"{"gpu_share": 0}"#, "gpu_share: `0` is not a share of a GPU"),
             (r#"{"gpu_share": 1.5}"#, "gpu_share: `1.5` is not a share of a GPU"),
-            (r#"{"priority": 0.12345}"#, "priority: `0.12345` is finer than a thousandth"),
+            (r#"{"priority": "1e999"}"#, "priority: `1e999` is not finite"),
             (r#"{"deadline": 0}"#, "deadline: `0` is invalid"),
             (r#"{"estimated_time": "-1s"}"#, "estimated_time: `-1s` is negative"),
             (r#"{"executor_class": "gpu"}"#, "executor_class: `gpu` is not an executor class"),

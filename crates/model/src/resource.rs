@@ -18,6 +18,15 @@ pub struct Device {
     pub milli_gpu: u32,
 }
 
+/// How much of a machine is in use, by whatever runs on it, as measured. In thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time.
+    pub cpu_permille: u16,
+    /// Main memory.
+    pub memory_permille: u16,
+}
+
 /// Everything that a worker offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capacity {

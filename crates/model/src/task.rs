@@ -41,7 +41,7 @@ pub struct TaskSpec {
 }
 
 /// Multiplied by the waiting tasks, this is part of the memory of a long queue: an addition here must be worth it.
-const _: () = assert!(size_of::<TaskSpec>() <= 184);
+const _: () = assert!(size_of::<TaskSpec>() <= 200);
 
 /// How to read an input, and so which request an executor sends to its back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -162,8 +162,9 @@ mod tests {
                 min_gpus: 4,
                 gpu_memory_bytes: 5,
                 milli_gpu: 0,
+                gpu_ids: crate::GpuIds::default().with(9).unwrap(),
                 estimated_time: Some(Span::ZERO),
-                priority: crate::Priority(-1),
+                priority: crate::Priority::from_milli(-1),
                 deadline: Some(Span::from_secs(6)),
             },
             input: Payload::from(&b"in"[..]),
@@ -175,7 +176,7 @@ mod tests {
         };
         let written = serde_json::to_value(&unusual).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().len();
-        assert_eq!((keys(&written), keys(&written["requirement"])), (7, 12));
+        assert_eq!((keys(&written), keys(&written["requirement"])), (7, 13));
         assert_eq!(serde_json::from_value::<TaskSpec>(written).unwrap(), unusual);
         let usual = serde_json::to_string(&TaskSpec::default()).unwrap();
         assert_eq!(usual, "{}");

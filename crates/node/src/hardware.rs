@@ -1,8 +1,10 @@
 //! Detects the resources of this machine that the configuration does not set.
 
+use std::time::Duration;
+
 use hypha_config::Resources;
 use hypha_model::resource::WHOLE_GPU;
-use hypha_model::{Capacity, Device, Name};
+use hypha_model::{Capacity, Device, Name, Usage};
 use sysinfo::{Disks, MemoryRefreshKind, RefreshKind, System};
 
 pub(crate) fn capacity(configured: &Resources) -> Capacity {
@@ -21,6 +23,40 @@ pub(crate) fn capacity(configured: &Resources) -> Capacity {
                 .collect(),
             None => gpus(),
         },
+    }
+}
+
+/// Measures how much of this machine is in use, by whatever runs on it.
+pub(crate) struct UsageMeter(System);
+
+impl UsageMeter {
+    /// How often to measure: a mean over less than a second would be noise, and heartbeats are some seconds apart.
+    pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+
+    /// `None` where the machine cannot be measured.
+    pub(crate) fn new() -> Option<UsageMeter> {
+        let nothing = RefreshKind::nothing();
+        let mut meter = UsageMeter(System::new_with_specifics(nothing).ok()?);
+        meter.measure();
+        Some(meter)
+    }
+
+    /// The use of the cores since the last call, and of the memory now.
+    pub(crate) fn measure(&mut self) -> Usage {
+        let system = &mut self.0;
+        system.refresh_cpu_usage();
+        system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+        let (used, total) = match system.cgroup_limits() {
+            Some(limits) if limits.total_memory < system.total_memory() => {
+                (limits.rss, limits.total_memory)
+            }
+            _ => (system.used_memory(), system.total_memory()),
+        };
+        let permille = |share: f64| (share.clamp(0.0, 1.0) * 1e3).round() as u16;
+        Usage {
+            cpu_permille: permille(f64::from(system.global_cpu_usage()) / 100.0),
+            memory_permille: permille(used as f64 / total.max(1) as f64),
+        }
     }
 }
 
@@ -88,6 +124,13 @@ mod tests {
             (1_500, 7, 8)
         );
         assert!(capacity.devices.is_empty());
+    }
+
+    #[test]
+    fn usage_is_measured() {
+        let usage = UsageMeter::new().unwrap().measure();
+        assert!((1..=1_000).contains(&usage.memory_permille), "{usage:?}");
+        assert!(usage.cpu_permille <= 1_000, "{usage:?}");
     }
 
     #[test]

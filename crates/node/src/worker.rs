@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::hardware::UsageMeter;
 use crate::machine_loop::MachineLoop;
 use crate::{NodeError, hardware};
 use host::{EpochFiles, MAX_EVENTS, WorkerHost, WorkerInput};
@@ -99,11 +100,30 @@ pub(crate) async fn start(
         runs: HashMap::new(),
         starts: start_reports::StartReports::default(),
     };
+    tokio::spawn(measure_usage(events.clone(), stop.clone()));
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));
     let machine_loop = tokio::spawn(host::run(machine_loop, stop.clone()));
     net.publish(Publication::Worker { worker, ttl: config.record_ttl }).await;
     Ok(RunningWorker { stop, machine_loop, runners })
+}
+
+/// Measures how much of the machine is in use until `stop`; heartbeats report it.
+async fn measure_usage(events: mpsc::Sender<WorkerInput>, stop: CancellationToken) {
+    let Some(mut meter) = UsageMeter::new() else {
+        return tracing::warn!("cannot measure how much of this machine is in use");
+    };
+    let measure = async {
+        loop {
+            tokio::time::sleep(UsageMeter::INTERVAL).await;
+            // If the loop has more to do than it can, the last measurement stands.
+            let _ = events.try_send(WorkerInput::UsageMeasured(meter.measure()));
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = measure => {}
+    }
 }
 
 /// Serves this worker as a task instance.

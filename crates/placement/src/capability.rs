@@ -39,7 +39,7 @@ pub(crate) fn need_of(requirement: &Requirement) -> Need {
         memory_mib: clamp(requirement.memory_bytes / MIB),
         storage_mib: clamp(requirement.storage_bytes / MIB),
         gpu_memory_mib: if requires_gpu { clamp(requirement.gpu_memory_bytes / MIB) } else { 0 },
-        gpus: requirement.min_gpus,
+        gpus: requirement.min_gpus.max(requirement.gpu_ids.least_gpus()),
         capabilities: class_bit(requirement.class)
             | name(&requirement.executor)
             | name(&requirement.model),

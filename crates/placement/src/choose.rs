@@ -1,6 +1,8 @@
 //! One decision: filter, score and select over the pool, and its explanation.
 
-use hypha_model::{Refusal, RefusalKind, Rng, Time};
+mod locality;
+
+use hypha_model::{Refusal, RefusalKind, Rng, Span, Time};
 use hypha_predict::{Estimate, HardwareKey, Predictor};
 
 use crate::capability::LOCAL;
@@ -39,6 +41,8 @@ pub(crate) struct Scratch {
     trees: Vec<(f64, usize, f64)>,
     /// Workers that turned out to have room later than their tree assumes.
     late: Vec<WorkerSlot>,
+    /// Whether the worker was chosen among the local ones.
+    preferred_local: bool,
     refusals: RefusalCounts,
     looked_at: u64,
 }
@@ -61,6 +65,8 @@ struct Evaluation<'a> {
     now: Time,
     max_rtt_s: f64,
     avoid_failed: bool,
+    /// Whether the GPUs that the task names must be free now.
+    needs_free_gpus: bool,
     held: Option<HeldBack>,
     /// How much more waiting costs than running.
     surcharge: f64,
@@ -93,8 +99,9 @@ impl Placement {
             recipe,
             predictor,
             now,
-            max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
+            max_rtt_s: max_rtt.map_or(f64::INFINITY, Span::as_secs_f64),
             avoid_failed: false,
+            needs_free_gpus: false,
             held: decision.held,
             surcharge,
             rng: &mut self.rng,
@@ -104,6 +111,7 @@ impl Placement {
         evaluation.scratch.late.clear();
         evaluation.scratch.refusals = RefusalCounts::default();
         evaluation.scratch.looked_at = 0;
+        evaluation.scratch.preferred_local = false;
 
         match (recipe.bind, self.pool.bind_stage()) {
             // Room now, not room by now: a late-binding tree also knows when the next task may travel to a busy
@@ -113,8 +121,9 @@ impl Placement {
             (_, Bind::WithRoom) => need = need.ignoring_free_amounts(),
             _ => {}
         }
-        let near_first = self.preferences.prefer_region.is_some();
-        let (slot, explored) = evaluation.in_passes(need, near_first, &mut self.cursor);
+        let max_local_wait = self.preferences.max_local_wait;
+        let local_first = self.preferences.prefer_region.is_some().then_some(max_local_wait);
+        let (slot, explored) = evaluation.in_passes(need, local_first, &mut self.cursor);
         let explanation = decision.explanation_mut();
         evaluation.explain(self.strategy.name(), slot, explored, explanation);
         if hides_refusals {
@@ -203,8 +212,9 @@ impl Placement {
             recipe: &recipe,
             predictor,
             now,
-            max_rtt_s: max_rtt.map_or(f64::INFINITY, hypha_model::Span::as_secs_f64),
+            max_rtt_s: max_rtt.map_or(f64::INFINITY, Span::as_secs_f64),
             avoid_failed: false,
+            needs_free_gpus: false,
             held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
             rng: &mut rng,
@@ -242,29 +252,34 @@ impl Placement {
 }
 
 impl Evaluation<'_> {
-    /// Workers on which the task has not failed go first, and among them those of the preferred region, if there is
-    /// one.
+    /// Workers on which the task has not failed go first, and among them those with the named GPUs free.
+    /// `max_local_wait` is what the preferred region is worth, if there is one.
     fn in_passes(
         &mut self,
         need: Need,
-        near_first: bool,
+        max_local_wait: Option<Span>,
         cursor: &mut usize,
     ) -> (Option<WorkerSlot>, bool) {
-        let near = Need { capabilities: need.capabilities | LOCAL, ..need };
+        // A task that waits for room waits for its GPUs anyway.
+        let names_gpus =
+            self.recipe.bind == Bind::AtSubmit && !self.request.spec.requirement.gpu_ids.is_empty();
         for avoid_failed in [true, false] {
             self.avoid_failed = avoid_failed;
             if avoid_failed && self.request.failed_on.is_empty() {
                 continue;
             }
-            if near_first {
-                let found = self.select(&near, cursor);
+            for free_gpus in [true, false] {
+                self.needs_free_gpus = free_gpus;
+                if free_gpus && !names_gpus {
+                    continue;
+                }
+                let found = match max_local_wait {
+                    Some(most) => self.select_local_first(&need, most.as_secs_f64(), cursor),
+                    None => self.select(&need, cursor),
+                };
                 if found.0.is_some() {
                     return found;
                 }
-            }
-            let found = self.select(&need, cursor);
-            if found.0.is_some() {
-                return found;
             }
         }
         (None, false)
@@ -525,6 +540,7 @@ impl Evaluation<'_> {
         }
         match self.recipe.bind {
             Bind::WithRoom => self.refuses_now(member),
+            Bind::AtSubmit if self.needs_free_gpus => member.in_flight.fits(requirement).err(),
             Bind::AtSubmit | Bind::Late => None,
         }
     }
@@ -545,7 +561,7 @@ impl Evaluation<'_> {
                 let terms = self.terms(slot, member);
                 (terms.total(), Some(terms))
             }
-            ref score => (member.key(score, self.now), None),
+            ref score => (member.score_of(score, &self.request.spec.requirement, self.now), None),
         };
         Scored { score, slot, terms }
     }
@@ -612,6 +628,7 @@ impl Evaluation<'_> {
         explanation.at = self.now;
         explanation.version = self.pool.version();
         explanation.explored = explored;
+        explanation.preferred_local = self.scratch.preferred_local;
         explanation.refusals = self.scratch.refusals;
         explanation.not_looked_at = (self.pool.len() as u64).saturating_sub(self.scratch.looked_at);
         let best = &self.scratch.best;

@@ -22,6 +22,8 @@ pub struct Explanation {
     pub chosen: Option<Candidate>,
     /// Whether it was chosen for exploration and not because it looked best.
     pub explored: bool,
+    /// Whether it was chosen among the local workers: none of the others would have been sooner by enough.
+    pub preferred_local: bool,
     /// The next best of those that were looked at.
     pub runners_up: Vec<Candidate>,
     /// Refusals among the workers that were looked at, by reason.
@@ -66,6 +68,7 @@ impl Explanation {
         version: 0,
         chosen: None,
         explored: false,
+        preferred_local: false,
         runners_up: Vec::new(),
         refusals: RefusalCounts([0; RefusalKind::ALL.len()]),
         not_looked_at: 0,

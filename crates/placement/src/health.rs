@@ -3,6 +3,7 @@
 use hypha_model::{Name, Span, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::model_records::{ModelRecords, PastRuns};
 use crate::reliability;
 
 /// The record of a worker, with the fields that the seed lists.
@@ -16,7 +17,7 @@ pub struct Health {
     pub last_seen: Time,
     /// Failures since the last success.
     pub consecutive_failures: u32,
-    /// Moving average of run time relative to what its hardware was predicted to need.
+    /// Moving average of run time relative to what the reference hardware was predicted to need.
     pub relative_time: f64,
     /// Attempts that succeeded.
     pub completed: u64,
@@ -29,6 +30,9 @@ pub struct Health {
     /// counts it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) executors: Vec<(Name, f64)>,
+    /// The record with each model.
+    #[serde(default, skip_serializing_if = "ModelRecords::is_empty")]
+    pub(crate) models: ModelRecords,
 }
 
 impl Default for Health {
@@ -44,6 +48,7 @@ impl Default for Health {
             penalty: 0.0,
             last_failure: Time::ZERO,
             executors: Vec::new(),
+            models: ModelRecords::default(),
         }
     }
 }
@@ -52,7 +57,16 @@ impl Health {
     /// The weight of the newest attempt where the strategy states none.
     pub const DEFAULT_WEIGHT: f64 = 0.1;
 
-    pub(crate) fn succeeded(&mut self, run: Span, relative_time: f64, weight: f64) {
+    pub(crate) fn succeeded(
+        &mut self,
+        run: Span,
+        relative_time: f64,
+        weight: f64,
+        model: Option<&Name>,
+    ) {
+        if let Some(model) = model {
+            self.models.succeeded(model, run, relative_time, weight);
+        }
         self.completed += 1;
         self.consecutive_failures = 0;
         self.success_rate += weight * (1.0 - self.success_rate);
@@ -67,7 +81,16 @@ impl Health {
         }
     }
 
-    pub(crate) fn failed(&mut self, now: Time, weight: f64, half_life_s: f64) {
+    pub(crate) fn failed(
+        &mut self,
+        now: Time,
+        weight: f64,
+        half_life_s: f64,
+        model: Option<&Name>,
+    ) {
+        if let Some(model) = model {
+            self.models.failed(model, weight);
+        }
         self.failed += 1;
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         self.success_rate -= weight * self.success_rate;
@@ -82,8 +105,22 @@ impl Health {
         self.penalty * (-now.since(self.last_failure).as_secs_f64() / half_life_s).exp2()
     }
 
-    /// How many attempts a success is expected to take, less one, whichever executor runs it.
-    pub(crate) fn extra_attempts(&self) -> f64 {
-        reliability::extra_attempts_for(self.success_rate)
+    /// The runs of whatever model.
+    fn all_runs(&self) -> PastRuns {
+        let attempts = 1.0 + reliability::extra_attempts_for(self.success_rate);
+        PastRuns {
+            relative_time: self.relative_time * attempts,
+            run_s: self.avg_completion_time.as_secs_f64(),
+        }
+    }
+
+    /// What is known about the next run of a model: its own runs, or those of all models if it has not run here.
+    pub(crate) fn past_runs(&self, model: Option<&Name>) -> PastRuns {
+        model.and_then(|model| self.models.of(model)).unwrap_or_else(|| self.all_runs())
+    }
+
+    /// The same for each model that has run here, and for any other.
+    pub(crate) fn each_past_runs(&self) -> impl Iterator<Item = PastRuns> {
+        self.models.iter().chain([self.all_runs()])
     }
 }

@@ -14,7 +14,9 @@ mod health;
 mod in_flight;
 mod index;
 mod member;
+mod model_records;
 mod mutant;
+mod named_gpus;
 mod order;
 mod parked;
 mod parts;
@@ -27,6 +29,7 @@ mod reservation;
 mod statistics;
 mod strategy;
 mod suspended;
+mod usage;
 mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +48,7 @@ pub use health::Health;
 pub use in_flight::MAX_BACKFILL_CANDIDATES;
 pub use member::MAX_PREFETCH_PER_SLOT;
 pub use mutant::PlacementMutant;
+pub use named_gpus::NamedGpus;
 pub use pool::WorkerView;
 pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};
 pub use statistics::Statistics;
@@ -128,14 +132,23 @@ pub enum AttemptEnd {
 }
 
 /// Preferences that hold under every strategy.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Preferences {
     /// Workers farther away are refused.
     pub max_rtt: Option<Span>,
-    /// Workers of this region go first.
+    /// Workers of this region are preferred.
     pub prefer_region: Option<Name>,
+    /// What that is worth: how much longer a task may wait there than at another worker.
+    pub max_local_wait: Span,
     /// At most this many tasks are in flight at a time.
     pub max_in_flight: Option<u32>,
+}
+
+impl Default for Preferences {
+    fn default() -> Preferences {
+        let max_local_wait = Span::from_secs(1);
+        Preferences { max_rtt: None, prefer_region: None, max_local_wait, max_in_flight: None }
+    }
 }
 
 /// See the crate documentation.
@@ -351,22 +364,25 @@ impl Placement {
         if let Stage::Dispatched(slot) = entry.stage {
             let weight = self.learning_rate();
             let half_life_s = self.penalty_half_life_s();
-            let base_s = entry.decision.as_ref().map_or(0.0, |decision| decision.base_s).max(1e-6);
+            // The same for all workers, so that their speeds can be compared, whatever their hardware.
+            let reference_s = entry.predicted_s.max(1e-6);
+            let model = entry.request.spec.requirement.model.as_ref();
             self.in_flight -= 1;
             self.pool.change(slot, now, |member| {
                 let executor = member.executor_of(task);
                 member.remove_in_flight(task, now);
                 match ending {
                     AttemptEnd::Completed(run) => {
-                        member.health.succeeded(run, run.as_secs_f64() / base_s, weight);
+                        let relative_time = run.as_secs_f64() / reference_s;
+                        member.health.succeeded(run, relative_time, weight, model);
                         member.reliability.succeeded(executor, weight);
                     }
                     AttemptEnd::Failed => {
-                        member.health.failed(now, weight, half_life_s);
+                        member.health.failed(now, weight, half_life_s, model);
                         member.reliability.failed(executor, weight);
                     }
                     AttemptEnd::Lost => {
-                        member.health.failed(now, weight, half_life_s);
+                        member.health.failed(now, weight, half_life_s, model);
                         member.reliability.lost(weight);
                     }
                     AttemptEnd::Withdrawn => {}
@@ -426,7 +442,7 @@ impl Placement {
         let mut position = order::queue_position_of(self.recipe.order, entry, size_penalty_us);
         let requirement = &entry.request.spec.requirement;
         if unaged && self.recipe.order != Order::Arrival {
-            position.rank = -i64::from(requirement.priority.0);
+            position.rank = (-1e3 * requirement.priority.as_f64()) as i64;
         }
         let interactive = entry.request.interactive;
         let shape = self.waiting.insert(requirement, interactive, position, task);

@@ -11,9 +11,11 @@ use crate::fair_queue::FairQueue;
 use crate::health::Health;
 use crate::in_flight::{Backfill, DispatchedTask, InFlight};
 use crate::index::Bounds;
+use crate::model_records::PastRuns;
 use crate::reliability::Reliability;
 use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
+use crate::usage::MeasuredUsage;
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of many run times
 /// (no-op tasks over a LAN), and bounds what a worker must hold and what its death delays.
@@ -63,8 +65,10 @@ pub(crate) struct Member {
     held_back_tasks: u32,
     held_back_s: f64,
     /// Wide: the tasks of a queue may require more, in all, than a worker can have.
-    demanded_cpu_milli: u128,
-    demanded_memory_bytes: u128,
+    pub(crate) demanded_cpu_milli: u128,
+    pub(crate) demanded_memory_bytes: u128,
+    /// The last measurement of its machine.
+    pub(crate) measured: Option<MeasuredUsage>,
     capabilities: u64,
 }
 
@@ -110,6 +114,7 @@ impl Member {
             held_back_s: 0.0,
             demanded_cpu_milli: 0,
             demanded_memory_bytes: 0,
+            measured: None,
             capabilities: capability::capabilities_of(&worker, &[], local),
             worker,
         }
@@ -533,30 +538,47 @@ impl Member {
         match *score {
             Score::Nothing => 0.0,
             Score::QueueLength | Score::Load(LoadMetric::TaskCount) => load,
-            Score::Load(LoadMetric::CpuUsage) => {
-                share(self.demanded_cpu_milli, self.worker.capacity.cpu_milli, load)
-            }
-            Score::Load(LoadMetric::MemoryUsage) => {
-                share(self.demanded_memory_bytes, self.worker.capacity.memory_bytes, load)
-            }
-            Score::PastPerformance => {
-                let crowding = 1.0 + load / f64::from(self.slots());
-                let run_s = self.health.avg_completion_time.as_secs_f64();
-                let travel = if run_s > 0.0 { self.rtt_s / run_s } else { 0.0 };
-                self.health.relative_time * (1.0 + self.health.extra_attempts()) * crowding + travel
+            Score::Load(metric) => self.used_share(metric),
+            // A lower bound over all models.
+            Score::PastPerformance | Score::Learned { .. } => {
+                let scores =
+                    self.health.each_past_runs().map(|runs| self.record_score(score, runs));
+                scores.fold(f64::INFINITY, f64::min)
             }
             Score::GpuLoad { penalty_half_life_s } => {
                 let gpus = self.worker.capacity.devices.len().max(1) as f64;
                 load / gpus + self.health.penalty(now, penalty_half_life_s)
             }
-            Score::Learned { .. } => {
-                let crowding = 1.0 + load / f64::from(self.slots());
-                self.health.relative_time * (1.0 + self.health.extra_attempts()) * crowding
-            }
             Score::FreeAmount => self.free_amount(),
             Score::NegatedFreeAmount => -self.free_amount(),
             Score::Finish { .. } | Score::SampledFinish | Score::ExpectedFinish { .. } => {
                 now.as_secs_f64() + self.wait(now).mean_s
+            }
+        }
+    }
+
+    /// The score of a task, where that does not depend on predictions.
+    pub(crate) fn score_of(&self, score: &Score, requirement: &Requirement, now: Time) -> f64 {
+        match score {
+            Score::PastPerformance | Score::Learned { .. } => {
+                self.record_score(score, self.health.past_runs(requirement.model.as_ref()))
+            }
+            _ => self.key(score, now),
+        }
+    }
+
+    fn record_score(&self, score: &Score, runs: PastRuns) -> f64 {
+        let load = self.load() as f64;
+        let gpus = self.worker.capacity.devices.len();
+        match score {
+            // By its capacity: its GPUs, or what it runs at once if it has none.
+            Score::Learned { .. } => {
+                let capacity = if gpus > 0 { gpus as f64 } else { f64::from(self.slots()) };
+                runs.relative_time * (1.0 + load / capacity)
+            }
+            _ => {
+                let travel = if runs.run_s > 0.0 { self.rtt_s / runs.run_s } else { 0.0 };
+                runs.relative_time * (1.0 + load / f64::from(self.slots())) + travel
             }
         }
     }
@@ -573,10 +595,4 @@ impl Member {
             + free.milli_gpu as f64 * 8.0 / 1e3
             + free.gpu_memory_bytes as f64 / (4.0 * GIB)
     }
-}
-
-fn share(demanded: u128, total: u64, otherwise: f64) -> f64 {
-    // A worker that states no amount cannot be compared by it: fall back to the number of tasks, in a
-    // unit so small that it only breaks ties.
-    if total == 0 { otherwise } else { demanded as f64 / total as f64 + otherwise * 1e-9 }
 }

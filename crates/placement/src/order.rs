@@ -44,23 +44,44 @@ pub(crate) fn queue_position_of(order: Order, task: &Task, size_penalty_us: f64)
     let rank = match order {
         Order::Arrival => 0,
         Order::Priority => {
-            let head_start_us =
-                f64::from(requirement.priority.0) / 1e3 * PRIORITY_ORDER_HEAD_START_US;
-            (submitted_us as f64 - head_start_us) as i64
+            let head_start_us = requirement.priority.as_f64() * PRIORITY_ORDER_HEAD_START_US;
+            rank_of(submitted_us as f64 - head_start_us)
         }
         Order::Predicted { .. } => {
             // The less a prediction can be trusted, the less it counts.
             let power = SIZE_POWER / (1.0 + task.log_variance * task.log_variance);
             let size = task.size.min(MAX_SIZE).powf(power) - 1.0;
-            let head_start_us = f64::from(requirement.priority.0) / 1e3 * PRIORITY_HEAD_START_US;
+            let head_start_us = requirement.priority.as_f64() * PRIORITY_HEAD_START_US;
             let aged = submitted_us as f64 + size_penalty_us * size - head_start_us;
             // A deadline overrides the order when just enough time is left for two runs.
             let latest = requirement.deadline.map_or(f64::INFINITY, |span| {
                 let deadline = task.request.submitted + span;
                 deadline.as_micros() as f64 - 2e6 * task.predicted_s
             });
-            aged.min(latest) as i64
+            rank_of(aged.min(latest))
         }
     };
     task.position(rank)
+}
+
+/// A rank that orders as `time_us` does, also where priorities put it far beyond the range of a number of
+/// microseconds.
+fn rank_of(time_us: f64) -> i64 {
+    let bits = time_us.to_bits().cast_signed();
+    // The order of the bits of negative floats is reversed.
+    if bits < 0 { bits ^ i64::MAX } else { bits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_in_the_order_of_times() {
+        let ascending =
+            [f64::NEG_INFINITY, -1e300, -6e28, -1.0, 0.0, 0.5, 1.7e15, 1.7e15 + 1.0, 1e300];
+        for pair in ascending.windows(2) {
+            assert!(rank_of(pair[0]) < rank_of(pair[1]), "{pair:?}");
+        }
+    }
 }

@@ -155,7 +155,7 @@ fn ranges_of(worker: &Worker) -> Vec<Range> {
                 class,
                 executor: executor.clone(),
                 model,
-                amounts: [0; 6],
+                amounts: [0; 7],
                 interactive: false,
             };
             let range = move |model| Range { first: first(model), any_model };

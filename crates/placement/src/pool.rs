@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hypha_model::{Requirement, Span, Time, Worker, WorkerId};
+use hypha_model::ledger::{ResourceAmounts, Utilisation};
+use hypha_model::{Requirement, Span, Time, Usage, Worker, WorkerId};
 use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use crate::decision::HeldBack;
 use crate::health::Health;
 use crate::index::{Bounds, Tree};
 use crate::member::Member;
-use crate::strategy::{Bind, Recipe, Score};
+use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 use crate::{Placement, TaskRef, WorkerSlot};
 
 /// Speeds are distinguished in steps of this factor: half a step is smaller than the error of any prediction. Workers
@@ -90,8 +91,12 @@ pub struct WorkerView {
     pub waiting_error_s: f64,
     /// Run time relative to its hardware.
     pub factor: f64,
-    /// The used share of each resource.
-    pub utilisation: hypha_model::ledger::Utilisation,
+    /// The booked share of each resource.
+    pub utilisation: Utilisation,
+    /// The offered and the booked amounts of each resource.
+    pub amounts: ResourceAmounts,
+    /// How much of its machine is in use, by whatever runs there; `None` if it does not report that.
+    pub usage: Option<Usage>,
 }
 
 impl Pool {
@@ -502,10 +507,15 @@ impl Placement {
         });
     }
 
-    /// A message from a worker arrived, with a round trip of `rtt`.
-    pub fn record_contact(&mut self, slot: WorkerSlot, rtt: Option<Span>, now: Time) {
+    /// A message from a worker arrived.
+    pub fn mark_seen(&mut self, slot: WorkerSlot, now: Time) {
+        self.pool.change_unindexed(slot, |member| member.health.last_seen = now);
+    }
+
+    /// A worker responded after a round trip of `rtt`.
+    pub fn record_contact(&mut self, slot: WorkerSlot, rtt: Span, now: Time) {
         let Some(member) = self.pool.member(slot) else { return };
-        let seen_s = rtt.map_or(member.rtt_s, Span::as_secs_f64);
+        let seen_s = rtt.as_secs_f64();
         // Most heartbeats change nothing that a decision looks at.
         let changed = (seen_s - member.rtt_s).abs() > 0.1 * member.rtt_s;
         let rtt_s = match member.rtt_s > 0.0 && seen_s > member.rtt_s {
@@ -524,8 +534,17 @@ impl Placement {
                 _ => {}
             }
         }
-        if let Some(Some(member)) = self.pool.members.get_mut(slot.0 as usize) {
-            member.health.last_seen = now;
+        self.mark_seen(slot, now);
+    }
+
+    /// How much of a worker's machine is in use was measured.
+    pub fn set_usage(&mut self, slot: WorkerSlot, usage: Usage, now: Time) {
+        let set = |member: &mut Member| member.set_usage(usage);
+        match self.recipe.score {
+            Score::Load(LoadMetric::CpuUsage | LoadMetric::MemoryUsage) => {
+                self.pool.change(slot, now, set);
+            }
+            _ => self.pool.change_unindexed(slot, set),
         }
     }
 
@@ -659,6 +678,8 @@ impl Placement {
             waiting_error_s: wait.error_s,
             factor: member.factor,
             utilisation: member.ledger().utilisation(),
+            amounts: member.ledger().amounts(),
+            usage: member.measured.map(|measured| measured.usage),
         })
     }
 

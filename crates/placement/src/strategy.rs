@@ -31,12 +31,14 @@ pub enum Strategy {
     #[serde(alias = "performance-aware")]
     PerformanceAware,
     /// To the least `running / gpus + failure penalty`.
+    #[serde(alias = "load-balancing")]
     LoadBalancing {
         /// After how many seconds a failure's penalty has halved.
         #[serde(default = "default_penalty_half_life_s")]
         penalty_half_life_s: f64,
     },
     /// A queue for each worker; idle workers take the newest task from the longest queue.
+    #[serde(alias = "work-stealing")]
     WorkStealing {
         /// Tasks are stolen from a queue that is longer than this.
         #[serde(default = "default_steal_threshold")]
@@ -49,6 +51,7 @@ pub enum Strategy {
         learning_rate: f64,
     },
     /// To the least expected backlog and run time.
+    #[serde(alias = "shortest-queue")]
     ShortestQueue,
     /// To the least mean + weight × error.
     Weighted {
@@ -59,14 +62,18 @@ pub enum Strategy {
     /// To the least of one sample from each worker's distribution.
     Probabilistic,
     /// To the first worker with room.
+    #[serde(alias = "first-fit")]
     FirstFit,
     /// To the worker with the least left over.
+    #[serde(alias = "best-fit")]
     BestFit,
     /// To the worker with the most left over.
+    #[serde(alias = "worst-fit")]
     WorstFit,
     /// To a worker drawn at random.
     Random,
     /// To the less loaded of two drawn at random.
+    #[serde(alias = "power-of-two")]
     PowerOfTwo,
     /// Late binding: what should run next, where it is expected to finish first.
     Predictive(Predictive),
@@ -444,8 +451,10 @@ mod tests {
             assert_eq!(name.parse::<Strategy>().unwrap(), strategy);
             assert_eq!(name.replace('_', "-").parse::<Strategy>().unwrap(), strategy);
             assert_eq!(strategy.validate(), Ok(()));
-            let named = serde_json::json!({ "name": name });
-            assert_eq!(serde_json::from_value::<Strategy>(named).unwrap(), strategy);
+            for spelled in [name.to_owned(), name.replace('_', "-")] {
+                let named = serde_json::json!({ "name": spelled });
+                assert_eq!(serde_json::from_value::<Strategy>(named).unwrap(), strategy);
+            }
         }
     }
 

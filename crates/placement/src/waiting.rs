@@ -41,7 +41,7 @@ pub(crate) struct ShapeKey {
     pub(crate) class: ExecutorClass,
     pub(crate) executor: Option<Name>,
     pub(crate) model: Option<Name>,
-    pub(crate) amounts: [u64; 6],
+    pub(crate) amounts: [u64; 7],
     /// Does not affect which workers fit, but interactive tasks have a queue of their own.
     pub(crate) interactive: bool,
 }
@@ -236,6 +236,7 @@ impl WaitingQueue {
                 u64::from(requirement.min_gpus),
                 requirement.gpu_memory_bytes,
                 u64::from(requirement.milli_gpu),
+                requirement.gpu_ids.bits(),
             ],
             interactive,
         };

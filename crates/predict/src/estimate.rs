@@ -30,6 +30,8 @@ pub struct Estimate {
     median_s: f64,
     log_sigma: f64,
     widths: IntervalWidths,
+    /// Whether its error holds as it was given, whatever is not known about the worker.
+    is_given: bool,
 }
 
 impl Estimate {
@@ -40,6 +42,7 @@ impl Estimate {
         median_s: 0.0,
         log_sigma: 0.0,
         widths: IntervalWidths::NORMAL,
+        is_given: false,
     };
 
     /// Exactly `seconds`; negatives and NaN count as zero.
@@ -59,7 +62,7 @@ impl Estimate {
         }
         let log_sigma = log_sigma(mean_s, error_s);
         let median_s = mean_s * (-0.5 * log_sigma * log_sigma).exp();
-        Estimate { mean_s, error_s, median_s, log_sigma, widths }
+        Estimate { mean_s, error_s, median_s, log_sigma, widths, is_given: false }
     }
 
     /// A time with this median and this variance of its logarithm, and with its own mean (a skewed error moves it away
@@ -73,11 +76,19 @@ impl Estimate {
         let (mean_s, median_s) = (bounded(mean_s), bounded(median_s));
         let log_sigma = log_variance.max(0.0).sqrt().min(MAX_LOG_SIGMA);
         let error_s = mean_s * (log_sigma * log_sigma).exp_m1().sqrt();
-        Estimate { mean_s, error_s, median_s, log_sigma, widths }
+        Estimate { mean_s, error_s, median_s, log_sigma, widths, is_given: false }
     }
 
-    /// The same median and mean, with this much more variance of the logarithm.
+    /// The same, with an error that stays as it is.
+    pub(crate) fn as_given(self) -> Estimate {
+        Estimate { is_given: true, ..self }
+    }
+
+    /// The same median and mean, with this much more variance of the logarithm, unless the error is given.
     pub(crate) fn widened(&self, log_variance: f64) -> Estimate {
+        if self.is_given {
+            return *self;
+        }
         let variance = self.log_sigma * self.log_sigma + log_variance;
         Estimate::lognormal(self.median_s, variance, self.mean_s, self.widths)
     }

@@ -52,7 +52,7 @@ impl Predictor {
         let row = table.nearest(model_name, hardware_name, |column| {
             model.raw(column, query.present, &query.features)
         })?;
-        Some(self.scaled_to_usual_worker(row, hardware))
+        Some(self.scaled_to_usual_worker(row, hardware).as_given())
     }
 
     /// The regression that learns from such tasks, created by the first, which took `seconds`.

@@ -176,7 +176,7 @@ pub(crate) struct Level(pub(crate) Priority);
 
 impl Level {
     pub(crate) fn number(&self) -> f64 {
-        f64::from(self.0.0) / 1_000.0
+        self.0.as_f64()
     }
 }
 
@@ -242,10 +242,11 @@ mod tests {
         let share =
             |is: fn(&&TaskDemand) -> bool| demands.iter().filter(is).count() as f64 / 100_000.0;
         let near = |share: f64, expected: f64| (share - expected).abs() < 0.005;
-        assert!(near(share(|wish| wish.priority == Priority(10_000)), 0.1));
-        assert!(near(share(|wish| wish.priority == Priority(-1_500)), 0.3));
+        assert!(near(share(|wish| wish.priority == Priority::from_milli(10_000)), 0.1));
+        assert!(near(share(|wish| wish.priority == Priority::from_milli(-1_500)), 0.3));
         assert!(near(share(|wish| wish.needs.memory_bytes == 8_000_000_000), 0.5));
-        let both = |wish: &&TaskDemand| wish.priority.0 > 0 && wish.needs.memory_bytes > 0;
+        let both =
+            |wish: &&TaskDemand| wish.priority > Priority::default() && wish.needs.memory_bytes > 0;
         assert!(near(share(both), 0.05));
         assert_eq!(Mix::default().draw(1, 2), [TaskDemand::default(); 2]);
     }

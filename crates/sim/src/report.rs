@@ -304,7 +304,10 @@ mod tests {
     fn each_priority_has_its_numbers() {
         let with = |high_ms: f64| {
             let latency = |mean_ms: f64| Latency { mean_ms, ..run(0.0).measures.latency };
-            let levels = vec![(Priority(1_500), latency(high_ms)), (Priority(0), latency(9.0))];
+            let levels = vec![
+                (Priority::from_milli(1_500), latency(high_ms)),
+                (Priority::from_milli(0), latency(9.0)),
+            ];
             MeasuredRun { levels, ..run(1.0) }
         };
         let row = Row::over_seeds("w", 1.0, "s", &[with(2.0), with(4.0)]);

@@ -208,7 +208,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             min_gpus: u32::from(gpu),
             gpu_memory_bytes: if gpu { rng.below(3) << 30 } else { 0 },
             milli_gpu: 500,
-            priority: Priority(rng.below(3) as i32 * 500),
+            priority: Priority::from_milli(rng.below(3) as i32 * 500),
             deadline: (scope.includes(FaultKind::Deadline) && rng.chance(0.1))
                 .then(|| Span::from_millis(200 + rng.below(10_000))),
             ..Requirement::default()

@@ -270,7 +270,10 @@ mod tests {
             // There is no bound where a task failed.
             run.measures.bound_ratio = if failed > 0.0 { f64::NAN } else { 2.0 };
             let latency = Latency { mean_ms: 30.0 - mean_ms, ..run.measures.latency };
-            run.levels = vec![(Priority(1_500), latency), (Priority(0), run.measures.latency)];
+            run.levels = vec![
+                (Priority::from_milli(1_500), latency),
+                (Priority::from_milli(0), run.measures.latency),
+            ];
             Row::over_seeds("burst", 0.5, strategy, &[run])
         };
         check(

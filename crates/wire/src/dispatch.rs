@@ -9,7 +9,7 @@ mod engine;
 
 use hypha_model::{
     Digest, FailureKind, InputKind, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind,
-    Requirement, TaskId,
+    Requirement, TaskId, Usage,
 };
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -122,6 +122,9 @@ pub enum Report {
         nonce: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         portion: Option<Portion>,
+        /// Older workers do not measure it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
         #[serde(deserialize_with = "read_list::<_, _, MAX_HOLDING>")]
         holding: Vec<AttemptKey>,
     },
@@ -137,6 +140,11 @@ pub enum Report {
     Delegated {
         attempt: AttemptKey,
         handle: String,
+    },
+    DevicesAssigned {
+        attempt: AttemptKey,
+        #[serde(deserialize_with = "read_list::<_, _, MAX_DEVICES>")]
+        devices: Vec<u32>,
     },
     Refused {
         attempt: AttemptKey,
@@ -303,6 +311,9 @@ impl Message for Reports {
             }
             Report::Unreachable { executors } => {
                 at_most("executors", executors.len(), MAX_EXECUTORS)
+            }
+            Report::DevicesAssigned { devices, .. } => {
+                at_most("devices", devices.len(), MAX_DEVICES)
             }
             Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
             Report::Delegated { handle, .. } => at_most("handle", handle.len(), MAX_HANDLE_BYTES),

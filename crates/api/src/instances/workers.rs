@@ -30,16 +30,29 @@ pub(crate) struct RegisterBody {
     /// The port of its HTTP service.
     #[schema(example = 8100, minimum = 1, maximum = 65535)]
     port: u16,
+    /// The model that it serves; refused if it reports another.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 256)]
+    model_name: Option<String>,
 }
 
-/// The task instance to remove.
+/// The task instance to remove, by its uuid or by its address.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = InstancesRemoval)]
 pub(crate) struct RemoveBody {
     /// As returned by `/ti/register`.
+    #[serde(default)]
     #[schema(example = "6f2c5f0e-4c52-4d0e-9f1b-5c1f1c8d2a11")]
-    ti_uuid: String,
+    ti_uuid: Option<String>,
+    /// The host that it was registered with, instead of the uuid.
+    #[serde(default)]
+    #[schema(max_length = 255)]
+    host: Option<String>,
+    /// Its port.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 65535)]
+    port: Option<u16>,
 }
 
 /// The outcome for a task instance.
@@ -73,12 +86,14 @@ pub(crate) async fn register(
 ) -> Response {
     let registered = async {
         caller?.require_admin()?;
-        let RegisterBody { host, port } = body?.0;
+        let RegisterBody { host, port, model_name } = body?.0;
         if host.is_empty() || host.len() > MAX_HOST_BYTES || port == 0 {
             let message = "give an address or a domain name as host, and a port from 1 to 65535";
             return Err(Error::unprocessable(message));
         }
-        app.service.register_instance(host, port).await.map_err(register_error)
+        let invalid = |error| Error::unprocessable(format!("model_name: {error}"));
+        let model = model_name.map(|name| name.parse().map_err(invalid)).transpose()?;
+        app.service.register_instance(host, port, model).await.map_err(register_error)
     };
     match registered.await {
         Ok(worker) => success("TaskInstance registered successfully", worker),
@@ -106,16 +121,12 @@ pub(crate) async fn remove(
     body: Result<Json<RemoveBody>, Error>,
 ) -> Response {
     let given = match &body {
-        Ok(body) => envelope::truncated_echo(&body.0.ti_uuid),
+        Ok(body) => envelope::truncated_echo(body.0.ti_uuid.as_deref().unwrap_or_default()),
         Err(_) => String::new(),
     };
     let removed = async {
         caller?.require_admin()?;
-        let worker: WorkerId = body?
-            .0
-            .ti_uuid
-            .parse()
-            .map_err(|error| Error::bad_request(format!("Invalid UUID format: {error}")))?;
+        let worker = named_worker(&app, body?.0)?;
         match app.service.execute(Command::RemoveWorker(worker)).await? {
             Reply::WorkerRemoved(true) => Ok(worker),
             Reply::WorkerRemoved(false) => Err(Error::not_found("TaskInstance not found")),
@@ -125,6 +136,20 @@ pub(crate) async fn remove(
     match removed.await {
         Ok(worker) => success("TaskInstance removed successfully", worker),
         Err(error) => failure(&error, given),
+    }
+}
+
+/// The worker that a removal names.
+fn named_worker(app: &AppState, body: RemoveBody) -> Result<WorkerId, Error> {
+    let not_found = || Error::not_found("TaskInstance not found");
+    match body {
+        RemoveBody { ti_uuid: Some(uuid), host: None, port: None } => uuid
+            .parse()
+            .map_err(|error| Error::bad_request(format!("Invalid UUID format: {error}"))),
+        RemoveBody { ti_uuid: None, host: Some(host), port: Some(port) } => {
+            app.service.instance_at(&host, port).ok_or_else(not_found)
+        }
+        _ => Err(Error::unprocessable("give either ti_uuid, or host and port")),
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct DecisionBody {
     chosen: Option<CandidateBody>,
     /// Whether it was chosen to learn about it.
     explored: bool,
+    /// Whether it was chosen among the local workers: none of the others would have been sooner by enough.
+    preferred_local: bool,
     runners_up: Vec<CandidateBody>,
     /// Refusals among the workers that were examined.
     refusals: Vec<RefusalCount>,
@@ -237,6 +239,7 @@ impl DecisionBody {
             at: Timestamp(explanation.at),
             chosen: explanation.chosen.map(CandidateBody::of),
             explored: explanation.explored,
+            preferred_local: explanation.preferred_local,
             runners_up: explanation.runners_up.iter().copied().map(CandidateBody::of).collect(),
             refusals: explanation.refusals.iter().map(count).collect(),
             not_looked_at: explanation.not_looked_at,

@@ -48,7 +48,7 @@ pub(crate) struct TaskForm<'a> {
     timeout: Option<InputValue>,
     /// As in the requirements.
     #[serde(default)]
-    #[schema(value_type = Option<i32>, minimum = -1_000_000, maximum = 1_000_000)]
+    #[schema(value_type = Option<f64>)]
     priority: Option<InputValue>,
     /// As in the requirements.
     #[serde(default)]
@@ -77,6 +77,9 @@ pub(crate) struct Requirements {
     /// Memory on each of them in bytes.
     #[schema(minimum = 1_000_000, maximum = 1_152_921_504_606_846_976_u64)]
     min_gpu_memory: Option<u64>,
+    /// Exactly these GPUs, by their numbers on the worker. Refused if no worker has them free.
+    #[schema(max_items = 64)]
+    gpu_ids: Option<Vec<u32>>,
     /// Disk in bytes.
     #[schema(minimum = 1_000_000, maximum = 1_152_921_504_606_846_976_u64)]
     min_storage: Option<u64>,
@@ -86,9 +89,8 @@ pub(crate) struct Requirements {
     /// The estimated run time, in seconds.
     #[schema(minimum = 0.0, maximum = 315360000.0, multiple_of = 0.5)]
     estimated_time: Option<f64>,
-    /// Tasks with a higher priority go first.
-    #[schema(minimum = -1_000_000, maximum = 1_000_000)]
-    priority: Option<i32>,
+    /// Tasks with a higher priority go first. Any number.
+    priority: Option<f64>,
     /// How long after submission the result is still useful, in seconds.
     #[schema(minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<f64>,
@@ -263,12 +265,12 @@ mod tests {
             r#"{"model": "llama-2-7b", "input": {"b": 12345678901234567890123, "a":  1},
                 "requirements": {"min_memory": 16000000000, "gpu_required": true},
                 "metadata": {"tokens": 7, "kind": "chat", "flash": true},
-                "timeout": "90s", "priority": 0.5, "deadline": 60, "stream": true}"#,
+                "timeout": "90s", "priority": 0.5123456, "deadline": 60, "stream": true}"#,
         )
         .unwrap();
         assert_eq!(spec.requirement.model.as_ref().unwrap().as_str(), "llama-2-7b");
         assert_eq!((spec.requirement.memory_bytes, spec.requirement.min_gpus), (16_000_000_000, 1));
-        assert_eq!(spec.requirement.priority, Priority(500));
+        assert_eq!(spec.requirement.priority, Priority::new(0.5123456).unwrap());
         assert_eq!(spec.requirement.deadline, Some(Span::from_secs(60)));
         assert_eq!(spec.timeout, Some(Span::from_secs(90)));
         assert_eq!(spec.metadata.get("flash"), Some(&MetadataValue::Text("true".into())));

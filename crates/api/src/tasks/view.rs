@@ -37,6 +37,9 @@ pub(crate) struct TaskBody<'a> {
     /// The worker that has it, or had it at the end.
     #[schema(value_type = Option<String>, required)]
     pub(crate) worker: Option<WorkerId>,
+    /// The GPUs that the attempt has, by their numbers on the worker, while it has any.
+    #[serde(skip_serializing_if = "<[u32]>::is_empty")]
+    pub(crate) devices: &'a [u32],
     /// When it was submitted.
     #[schema(value_type = String, format = DateTime)]
     pub(crate) submitted_at: Timestamp,
@@ -148,6 +151,8 @@ pub(crate) struct RequirementsBody<'a> {
     min_gpus: u64,
     #[serde(skip_serializing_if = "is_zero")]
     min_gpu_memory: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpu_ids: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_share: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,6 +182,7 @@ impl<'a> TaskBody<'a> {
         TaskBody {
             worker: view.worker,
             started_at: view.started.map(Timestamp),
+            devices: &view.devices,
             attempts: view.attempts,
             progress: (view.state == TaskState::Running)
                 .then(|| f64::from(view.progress_permille) / 1_000.0),
@@ -247,6 +253,7 @@ impl<'a> TaskBody<'a> {
             worker: None,
             submitted_at: Timestamp(submitted),
             started_at: None,
+            devices: &[],
             finished_at: None,
             attempts: 0,
             progress: None,
@@ -290,11 +297,12 @@ impl<'a> RequirementsBody<'a> {
             min_storage: requirement.storage_bytes,
             min_gpus: requirement.min_gpus.into(),
             min_gpu_memory: requirement.gpu_memory_bytes,
+            gpu_ids: requirement.gpu_ids.iter().collect(),
             gpu_share: (requirement.milli_gpu != usual.milli_gpu)
                 .then(|| milli(requirement.milli_gpu.into())),
             estimated_time: requirement.estimated_time.map(|span| span.as_secs_f64()),
             priority: (requirement.priority != usual.priority)
-                .then(|| f64::from(requirement.priority.0) / 1_000.0),
+                .then(|| requirement.priority.as_f64()),
             deadline: requirement.deadline.map(|span| span.as_secs_f64()),
             executor_class: (requirement.class != usual.class)
                 .then(|| requirement.class.to_string()),

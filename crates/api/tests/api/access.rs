@@ -21,7 +21,7 @@ async fn server_with_tokens() -> TokenFixture {
     let path = directory.path().join("tokens.toml");
     let user = |tenant: &str, quota| NewToken {
         tenant: Some(tenant.parse().unwrap()),
-        max_priority: Some(Priority(500)),
+        max_priority: Some(Priority::from_milli(500)),
         quota,
         ..NewToken::default()
     };

@@ -9,7 +9,7 @@ use hypha_api::{
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{Filter, Page};
 use hypha_engine::{Command, InstanceNotification, NewTask, Reply, Scheduler};
-use hypha_model::{ObjectRef, TaskId, Time};
+use hypha_model::{Name, ObjectRef, TaskId, Time, WorkerId};
 use tokio::sync::Semaphore;
 
 use crate::memory::Memory;
@@ -51,8 +51,11 @@ impl SchedulerApi for GatedScheduler {
     fn object(&self, task: TaskId, object: ObjectRef) -> ObjectFuture {
         self.memory.object(task, object)
     }
-    fn register_instance(&self, host: String, port: u16) -> RegisterFuture {
-        self.memory.register_instance(host, port)
+    fn register_instance(&self, host: String, port: u16, model: Option<Name>) -> RegisterFuture {
+        self.memory.register_instance(host, port, model)
+    }
+    fn instance_at(&self, host: &str, port: u16) -> Option<WorkerId> {
+        self.memory.instance_at(host, port)
     }
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {
         self.memory.register_back_end(server)

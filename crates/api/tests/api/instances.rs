@@ -109,6 +109,30 @@ async fn a_healthy_instance_is_registered_once() {
     let (status, body) = submit(&server, "alpha").await;
     assert_eq!((status, &body["scheduled_ti"]), (200, &json!(uuid.to_string())));
 
+    // Its host and port name it as well.
+    let remove = async |body: Value| server.post("/ti/remove", body.to_string()).await;
+    let (status, body) = remove(json!({"host": "127.0.0.1", "port": 8199})).await;
+    assert_eq!((status, &body["message"]), (404, &json!("TaskInstance not found")));
+    for unclear in [
+        json!({}),
+        json!({"host": "127.0.0.1"}),
+        json!({"ti_uuid": uuid.to_string(), "host": "127.0.0.1", "port": 8100}),
+    ] {
+        let (status, body) = remove(unclear).await;
+        assert_eq!((status, &body["status"]), (422, &json!("error")), "{body}");
+    }
+    let (status, body) = remove(json!({"host": "127.0.0.1", "port": 8100})).await;
+    assert_eq!((status, &body["ti_uuid"]), (200, &json!(uuid.to_string())));
+    // A registration may name the model.
+    server.memory.set_healthy("127.0.0.1:8101", &["beta"]);
+    let named = json!({"host": "127.0.0.1", "port": 8101, "model_name": "gamma"});
+    assert_eq!(server.post("/ti/register", named.to_string()).await.0, 200);
+    assert_eq!(submit(&server, "gamma").await.0, 200);
+    let bad = json!({"host": "127.0.0.1", "port": 8101, "model_name": ""});
+    let (status, body) = server.post("/ti/register", bad.to_string()).await;
+    assert_eq!(status, 422);
+    assert!(body["message"].as_str().unwrap().starts_with("model_name: "), "{body}");
+
     let (status, body) = register(1).await;
     assert!(
         (400..500).contains(&status),

@@ -24,9 +24,9 @@ use hypha_engine::{
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
 use hypha_model::{
-    AttemptId, Capacity, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence, LeaseId,
-    Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId, TaskResult, Time,
-    Worker, WorkerId,
+    AttemptId, Capacity, Device, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence,
+    LeaseId, Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId,
+    TaskResult, Time, Worker, WorkerId,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -132,6 +132,28 @@ impl Memory {
             state.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
         });
         id
+    }
+
+    /// A worker that serves any model on GPUs, four tasks at once.
+    pub(crate) fn add_gpu_worker(&self, n: u8, gpus: usize) {
+        let mut worker = worker(n, &[]);
+        let device = Device {
+            model: "A100".parse().unwrap(),
+            memory_bytes: 40_000_000_000,
+            milli_gpu: 1_000,
+        };
+        worker.capacity.devices = vec![device; gpus];
+        self.with_state(|state| {
+            state.workers.insert(worker.id, n);
+            state.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+        });
+    }
+
+    /// A worker reports the GPUs of an attempt.
+    pub(crate) fn assign_devices(&self, held: &HeldAttempt, devices: &[u32]) {
+        let (attempt, fence) = held.ids();
+        let devices = devices.to_vec();
+        self.say(held, FromWorker::DevicesAssigned { attempt, fence, devices });
     }
 
     pub(crate) fn lose_worker(&self, n: u8) {
@@ -302,10 +324,7 @@ impl Memory {
             let served = state.healthy.get(address).cloned().ok_or_else(|| {
                 RegisterError::Unhealthy(format!("no healthy server answers at {address}"))
             })?;
-            // The same address is the same worker.
-            let uuid =
-                Uuid::from_slice(&blake3::hash(address.as_bytes()).as_bytes()[..16]).unwrap();
-            let id = WorkerId::from_uuid(uuid);
+            let id = instance_id(address);
             let mut worker = worker(0, &[]);
             worker.id = id;
             worker.executors[0].models = if models.is_empty() { served } else { models.to_vec() };
@@ -426,7 +445,7 @@ impl State {
             ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
                 let of_worker = |held: &&HeldAttempt| held.worker == worker;
                 let holding = self.held.iter().filter(of_worker).map(HeldAttempt::ids).collect();
-                say(FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
+                say(FromWorker::Alive { lease, epoch, nonce, portion: None, usage: None, holding });
             }
             ToWorker::Dispatch(dispatch) => {
                 let (attempt, fence) = (dispatch.attempt, dispatch.fence);
@@ -522,7 +541,7 @@ impl SchedulerApi for Memory {
         futures::future::ready(found).boxed()
     }
 
-    fn register_instance(&self, host: String, port: u16) -> RegisterFuture {
+    fn register_instance(&self, host: String, port: u16, model: Option<Name>) -> RegisterFuture {
         if port == 0 {
             let problem = "port 0 is not a port".to_owned();
             return futures::future::ready(Err(RegisterError::Invalid(problem))).boxed();
@@ -531,8 +550,13 @@ impl SchedulerApi for Memory {
             Ok(ip) if !ip.is_loopback() => {
                 futures::future::ready(Err(RegisterError::NotAllowed(ip))).boxed()
             }
-            _ => self.register(&format!("{host}:{port}"), &[], 4),
+            _ => self.register(&format!("{host}:{port}"), model.as_slice(), 4),
         }
+    }
+
+    fn instance_at(&self, host: &str, port: u16) -> Option<WorkerId> {
+        let id = instance_id(&format!("{host}:{port}"));
+        self.with_state(|state| state.workers.contains_key(&id).then_some(id))
     }
 
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {
@@ -566,6 +590,12 @@ impl SchedulerApi for Memory {
 
 pub(crate) fn worker_id(n: u8) -> WorkerId {
     WorkerId::from_uuid(Uuid::from_u128(n.into()))
+}
+
+/// The same address is the same worker.
+fn instance_id(address: &str) -> WorkerId {
+    let digest = blake3::hash(address.as_bytes());
+    WorkerId::from_uuid(Uuid::from_slice(&digest.as_bytes()[..16]).unwrap())
 }
 
 fn worker(n: u8, models: &[&str]) -> Worker {

@@ -722,7 +722,7 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
     let (token, entry) = Tokens::issue(&NewToken {
         tenant: Some("acme".parse().unwrap()),
         quota: Some(1),
-        max_priority: Some(Priority(-500)),
+        max_priority: Some(Priority::from_milli(-500)),
         ..NewToken::default()
     });
     let path = directory.path().join("tokens.toml");
@@ -739,7 +739,7 @@ async fn requests_run_under_the_tenant_s_name_quota_and_ceiling() {
     let first = send(&server, CHAT, r#"{"model":"m"}"#);
     let held = server.memory.wait_for_attempt("m").await;
     assert_eq!(held.dispatch.spec.tenant.as_ref().unwrap().as_str(), "acme");
-    assert_eq!(held.dispatch.spec.requirement.priority, Priority(-500));
+    assert_eq!(held.dispatch.spec.requirement.priority, Priority::from_milli(-500));
     let refused = send(&server, CHAT, r#"{"model":"echo"}"#).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "1"));
     let body = json_of(refused).await;

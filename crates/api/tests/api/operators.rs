@@ -55,6 +55,63 @@ async fn workers_are_shown_with_all_that_is_known() {
 }
 
 #[tokio::test]
+async fn queued_tasks_are_counted_under_every_strategy() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_worker(1, &["sleep"]);
+    let server = Server::with(memory, Settings::default()).await;
+    // The worker runs four tasks at once.
+    for _ in 0..10 {
+        server.post("/api/v1/tasks", r#"{"model": "sleep"}"#).await;
+    }
+    let (_, body) = server.get("/api/v1/scheduler").await;
+    for name in body["strategies"].as_array().unwrap() {
+        let change = json!({"strategy": name}).to_string();
+        let (status, body) = server.put("/api/v1/scheduler", &change).await;
+        assert_eq!(status, 200, "{body}");
+        server.memory.advance(hypha_model::Span::from_secs(1));
+        let (_, body) = server.get("/api/v1/scheduler").await;
+        let tasks = &body["tasks"];
+        assert_eq!((&tasks["open"], &tasks["queued"]), (&json!(10), &json!(6)), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn gpus_are_named_shown_and_summed_up() {
+    let memory = Memory::with(hypha_engine::Settings::default());
+    memory.add_gpu_worker(1, 2);
+    let server = Server::with(memory, Settings::default()).await;
+    let submit = async |ids: &[u32]| {
+        let body = json!({"model": "m", "requirements": {"gpu_ids": ids, "cpu_cores": 1.5}});
+        server.post("/api/v1/tasks", body.to_string()).await
+    };
+    let (status, task) = submit(&[1]).await;
+    assert_eq!((status, &task["requirements"]["gpu_ids"]), (202, &json!([1])), "{task}");
+    let held = server.memory.wait_for_attempt("m").await;
+    server.memory.assign_devices(&held, &[1]);
+    let path = format!("/api/v1/tasks/{}", task["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).await.1["devices"], json!([1]));
+
+    let (status, body) = submit(&[0, 1]).await;
+    assert_eq!((status, &body["error"]["code"]), (409, &json!("conflict")));
+    let said = body["error"]["message"].as_str().unwrap();
+    assert!(said.contains("has GPUs 0 and 1 free"), "{said}");
+    let (status, body) = submit(&[7]).await;
+    assert_eq!(status, 422);
+    let said = body["error"]["message"].as_str().unwrap();
+    assert!(said.starts_with("gpu_ids: no available worker") && said.contains("GPU 7;"), "{said}");
+
+    let (_, body) = server.get("/api/v1/scheduler").await;
+    let amounts =
+        |total: f64, booked: f64| json!({"total": total, "booked": booked, "free": total - booked});
+    assert_eq!(body["resources"]["gpus"], amounts(2.0, 1.0));
+    assert_eq!(body["resources"]["cpu_cores"], amounts(8.0, 1.5));
+    assert_eq!(body["resources"]["gpu_memory_bytes"], amounts(80e9, 0.0));
+    server.memory.complete(&held, b"1");
+    assert_eq!(server.get(&path).await.1["devices"], Value::Null);
+    assert_eq!(submit(&[0, 1]).await.0, 202);
+}
+
+#[tokio::test]
 async fn executor_is_quarantined_after_repeated_failures_with_its_reason() {
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let memory = Memory::with(hypha_engine::Settings { retry, ..Default::default() });

@@ -92,6 +92,14 @@ impl Target {
         Ok(Target { host: bare.to_ascii_lowercase(), port, path })
     }
 
+    /// The host and the port of its location: `localhost` is `127.0.0.1`.
+    pub(crate) fn canonical_authority(&self) -> String {
+        match self.host.trim_end_matches('.') {
+            "localhost" => format!("127.0.0.1:{}", self.port),
+            _ => self.authority(),
+        }
+    }
+
     /// The host and the port as in a URL.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {

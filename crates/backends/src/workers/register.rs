@@ -69,7 +69,8 @@ pub fn default_networks() -> Vec<IpNet> {
 
 impl HttpWorkers {
     /// Registers the task instance at `host` and `port`, if it is healthy. The same location is the same worker, also
-    /// after a restart.
+    /// after a restart, and `localhost` is the same location as `127.0.0.1`. Its model is the one that it reports, which
+    /// must be `model` if both are known.
     ///
     /// A task instance does not report its hardware, so its capacity is empty: tasks that require amounts of memory or
     /// GPUs go to workers that offer them.
@@ -77,6 +78,7 @@ impl HttpWorkers {
         &self,
         host: &str,
         port: u16,
+        model: Option<&Name>,
     ) -> Result<Arc<Worker>, RegisterError> {
         let target = Target::new(host, port, "/".to_owned())?;
         let origin = Origin::new(&target, Some(Arc::clone(&self.0.allowed)))?;
@@ -84,18 +86,29 @@ impl HttpWorkers {
         if let Some(problem) = status.problem() {
             return Err(RegisterError::Unhealthy(problem));
         }
-        let model = status.model.as_deref().ok_or_else(|| {
-            RegisterError::Unhealthy("the task instance does not report its model".to_owned())
-        })?;
-        let model: Name = model.parse().map_err(|error: NameError| {
-            RegisterError::Unhealthy(format!("the name of the task instance's model: {error}"))
-        })?;
-        let id = derived_id(&format!("task-instance {}", target.authority()));
+        let model = instance_model(status.model.as_deref(), model)?;
+        // It may be known by an id from before names of loopback were the same location.
+        let id = self.instance_at(host, port).unwrap_or_else(|| {
+            derived_id(&format!("task-instance {}", target.canonical_authority()))
+        });
         let worker = worker(id, "task-instance", vec![model], status.replicas)?;
         let authority = target.authority();
         let location = Location::Instance { host: target.host, port };
         let back_end = self.back_end_at(&location)?;
         self.insert(worker, authority, Some(location), (back_end, None)).await
+    }
+
+    /// The task instance at `host` and `port`, if one was registered.
+    pub fn instance_at(&self, host: &str, port: u16) -> Option<WorkerId> {
+        let wanted = Target::new(host, port, "/".to_owned()).ok()?.canonical_authority();
+        let is_there = |member: &HttpWorkerEntry| match &member.location {
+            Some(location @ Location::Instance { .. }) => {
+                location.target().is_ok_and(|target| target.canonical_authority() == wanted)
+            }
+            _ => false,
+        };
+        let members = lock(&self.0.members);
+        members.iter().find(|(_, member)| is_there(member)).map(|(id, _)| *id)
     }
 
     /// Registers a back end, if it is healthy. The same address is the same worker, also after a restart.
@@ -107,7 +120,8 @@ impl HttpWorkers {
             ..new.config
         };
         let target = Target::parse(&config.url)?;
-        let url = format!("http://{}{}", target.authority(), target.path.trim_end_matches('/'));
+        let url =
+            format!("http://{}{}", target.canonical_authority(), target.path.trim_end_matches('/'));
         let location = Location::Server {
             url: config.url.clone(),
             format: config.format,
@@ -220,6 +234,24 @@ impl HttpWorkers {
         tokio::task::spawn_blocking(move || file::write(&directory, &rows))
             .await
             .map_err(std::io::Error::other)?
+    }
+}
+
+/// The model of a task instance that reports `reported`, and is registered for `given`.
+fn instance_model(reported: Option<&str>, given: Option<&Name>) -> Result<Name, RegisterError> {
+    let invalid = |error: NameError| {
+        RegisterError::Unhealthy(format!("the name of the task instance's model: {error}"))
+    };
+    let reported = reported.map(str::parse::<Name>).transpose().map_err(invalid)?;
+    match (reported, given) {
+        (Some(reported), Some(given)) if reported != *given => Err(RegisterError::Invalid(
+            format!("the task instance serves `{reported}`, and not `{given}`"),
+        )),
+        (Some(model), _) => Ok(model),
+        (None, Some(given)) => Ok(given.clone()),
+        (None, None) => Err(RegisterError::Unhealthy(
+            "the task instance does not report its model: give its model_name".to_owned(),
+        )),
     }
 }
 

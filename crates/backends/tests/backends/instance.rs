@@ -329,7 +329,7 @@ async fn unreachable_instance_did_not_receive_the_task() {
     let (address, serving) =
         fake::serve_one_request_per_connection(r#"{"model_type": "m", "status": "running"}"#).await;
     let mut lab = Lab::new();
-    let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", address.port(), None).await.unwrap();
     let leased = lab.lease(&worker).await;
     serving.abort();
     super::back_end_worker::wait_until_gone(address).await;

@@ -198,7 +198,7 @@ impl Lab {
 
     pub(crate) async fn instance(&mut self, instance: &super::fake::Instance) -> Leased {
         let port = instance.address.port();
-        let worker = self.workers.register_instance("127.0.0.1", port).await.unwrap();
+        let worker = self.workers.register_instance("127.0.0.1", port, None).await.unwrap();
         self.lease(&worker).await
     }
 }
@@ -247,6 +247,7 @@ pub(crate) fn summary(message: &FromWorker) -> String {
         FromWorker::RenewEarly { .. } => "renew early".to_owned(),
         FromWorker::Accepted { fence, .. } => format!("accepted {}", fence.0),
         FromWorker::Delegated { fence, handle, .. } => format!("delegated {} {handle}", fence.0),
+        FromWorker::DevicesAssigned { fence, devices, .. } => format!("{} on {devices:?}", fence.0),
         FromWorker::Refused { fence, refusal, .. } => format!("refused {}: {refusal}", fence.0),
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),

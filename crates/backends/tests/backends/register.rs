@@ -18,15 +18,16 @@ async fn instance_reports_its_model_and_its_concurrency() {
     let instance = Instance::start("alpha", 3).await;
     let lab = Lab::new();
     let port = instance.address.port();
-    let worker = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", port, None).await.unwrap();
     assert_eq!(worker.executors[0].models, [name("alpha")]);
     assert_eq!(worker.concurrency(), 3);
     assert!(lab.workers.knows(worker.id));
-    let again = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    let again = lab.workers.register_instance("127.0.0.1", port, None).await.unwrap();
     assert_eq!(again.id, worker.id);
     assert_eq!(lab.workers.all(), [worker]);
     let other = Instance::start("alpha", 1).await;
-    let other = lab.workers.register_instance("127.0.0.1", other.address.port()).await.unwrap();
+    let other =
+        lab.workers.register_instance("127.0.0.1", other.address.port(), None).await.unwrap();
     assert_ne!(other.id, again.id);
 }
 
@@ -36,7 +37,25 @@ async fn info_route_is_used_where_status_is_missing() {
     let lab = Lab::new();
     instance.state.lock().unwrap().info = Some(json!({"deployed_model": {"model_name": "beta"}}));
     let port = instance.address.port();
-    let worker = lab.workers.register_instance("127.0.0.1", port).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", port, None).await.unwrap();
+    assert_eq!(worker.executors[0].models, [name("beta")]);
+}
+
+#[tokio::test]
+async fn the_model_of_an_instance_may_be_named() {
+    let instance = Instance::start("alpha", 1).await;
+    let lab = Lab::new();
+    let port = instance.address.port();
+    let register = async |model: &str| {
+        lab.workers.register_instance("127.0.0.1", port, Some(&name(model))).await
+    };
+    assert!(register("alpha").await.is_ok());
+    let Err(RegisterError::Invalid(reason)) = register("beta").await else {
+        panic!("it serves another model")
+    };
+    assert!(reason.contains("serves `alpha`, and not `beta`"), "{reason}");
+    instance.state.lock().unwrap().status = json!({"status": "running"});
+    let worker = register("beta").await.unwrap();
     assert_eq!(worker.executors[0].models, [name("beta")]);
 }
 
@@ -44,7 +63,7 @@ async fn info_route_is_used_where_status_is_missing() {
 async fn unreachable_or_unhealthy_back_ends_are_not_registered() {
     let instance = Instance::start("alpha", 1).await;
     let lab = Lab::with(|settings| settings.health_timeout = Duration::from_millis(100));
-    let refused = async |port| match lab.workers.register_instance("127.0.0.1", port).await {
+    let refused = async |port| match lab.workers.register_instance("127.0.0.1", port, None).await {
         Err(RegisterError::Unhealthy(reason)) => reason,
         other => panic!("{other:?}"),
     };
@@ -55,6 +74,7 @@ async fn unreachable_or_unhealthy_back_ends_are_not_registered() {
     };
     check(json!({"model_type": "m", "status": "error"}), "the status `error`").await;
     check(json!({"status": "running"}), "does not report its model").await;
+    check(json!({"model_type": "m", "replicas_running": 0}), "runs no replica").await;
     check(json!({"model_type": " m "}), "the name of the task instance's model").await;
     check(json!(7), "does not report its model").await;
     let (silent, _count) = fake::never_answering().await;
@@ -85,7 +105,7 @@ async fn only_allowed_networks_are_called() {
     let lab = Lab::with(|settings| settings.allowed_networks = vec!["10.0.0.0/8".parse().unwrap()]);
     let port = instance.address.port();
     for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "::1"] {
-        let result = lab.workers.register_instance(host, port).await;
+        let result = lab.workers.register_instance(host, port, None).await;
         assert!(matches!(result, Err(RegisterError::NotAllowed(ip)) if ip.is_loopback()), "{host}");
     }
     let url = format!("http://localhost:{port}");
@@ -98,13 +118,20 @@ async fn only_allowed_networks_are_called() {
     assert!(lab.workers.register_back_end(trusted).await.is_ok());
 
     let lab = Lab::new();
-    assert!(lab.workers.register_instance("localhost", port).await.is_ok());
+    let named = lab.workers.register_instance("localhost", port, None).await.unwrap();
+    // It is the same instance, by whichever name it is found.
+    let same = lab.workers.register_instance("127.0.0.1", port, None).await.unwrap();
+    assert_eq!((same.id, lab.workers.all().len()), (named.id, 1));
+    for host in ["LocalHost", "localhost.", "127.0.0.1"] {
+        assert_eq!(lab.workers.instance_at(host, port), Some(named.id), "{host}");
+    }
+    assert_eq!(lab.workers.instance_at("127.0.0.1", port ^ 1), None);
     for host in ["", "a b", "http://x", "x/y", "x@y", &"x".repeat(300)] {
-        let result = lab.workers.register_instance(host, port).await;
+        let result = lab.workers.register_instance(host, port, None).await;
         assert!(matches!(result, Err(RegisterError::Invalid(_))), "{host}");
     }
     assert!(matches!(
-        lab.workers.register_instance("127.0.0.1", 0).await,
+        lab.workers.register_instance("127.0.0.1", 0, None).await,
         Err(RegisterError::Invalid(_))
     ));
     let defaults = default_networks();
@@ -189,7 +216,8 @@ async fn workers_are_found_again_and_keys_are_not_written() {
     lab.dispatch(&leased, 2, "7");
     assert_eq!(lab.ends().await, "completed 2: 7");
     assert_eq!(seen.lock().unwrap()[0].path, "/run");
-    let again = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
+    let again =
+        lab.workers.register_instance("127.0.0.1", instance.address.port(), None).await.unwrap();
     assert_eq!(again.id, first.id, "the same worker after a restart");
 }
 
@@ -222,7 +250,7 @@ async fn damaged_or_unwritable_file_is_reported() {
     // A directory is in the place of the new file.
     std::fs::create_dir(directory.path().join("http-workers.json.new")).unwrap();
     let instance = Instance::start("m", 1).await;
-    let result = workers.register_instance("127.0.0.1", instance.address.port()).await;
+    let result = workers.register_instance("127.0.0.1", instance.address.port(), None).await;
     assert!(matches!(result, Err(RegisterError::NotSaved(_))));
     assert!(workers.all().is_empty(), "a worker that is not saved is not acknowledged");
 }
@@ -232,8 +260,8 @@ async fn removed_worker_is_not_health_checked_until_it_is_readmitted() {
     let mut lab = Lab::with(|settings| settings.health_interval = Duration::from_millis(1));
     let (removed, kept) = (Instance::start("alpha", 1).await, Instance::start("alpha", 1).await);
     let port = |instance: &Instance| instance.address.port();
-    let worker = lab.workers.register_instance("127.0.0.1", port(&removed)).await.unwrap();
-    lab.workers.register_instance("127.0.0.1", port(&kept)).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", port(&removed), None).await.unwrap();
+    lab.workers.register_instance("127.0.0.1", port(&kept), None).await.unwrap();
     let looks = |instance: &Instance| instance.state.lock().unwrap().looks;
     removed.until(|state| state.looks > 3).await;
     lab.workers.mark_removed(worker.id);
@@ -251,7 +279,8 @@ async fn a_removed_worker_is_kept_until_another_needs_its_place() {
     const MOST: usize = 10_000;
     let instance = Instance::start("alpha", 1).await;
     let mut lab = Lab::new();
-    let worker = lab.workers.register_instance("127.0.0.1", instance.address.port()).await.unwrap();
+    let worker =
+        lab.workers.register_instance("127.0.0.1", instance.address.port(), None).await.unwrap();
     let (address, _) = fake::serve_with(|seen| seen.body.clone().into_response()).await;
     let server = lab.server(format!("http://{address}"), Format::Json, 1).await;
     for removed in [&worker, &server.worker] {

@@ -138,11 +138,13 @@ const MAX_MODEL_CHARS: usize = 80;
 
 fn decided_by(decision: &Value) -> String {
     let text = |key: &str| clean(decision[key].as_str().unwrap_or("-"));
-    let explored = match decision["explored"] == json!(true) {
-        true => ", to learn about the worker",
-        false => "",
+    let is = |key: &str| decision[key] == json!(true);
+    let because = match (is("explored"), is("preferred_local")) {
+        (true, _) => ", to learn about the worker",
+        (_, true) => ", among local workers",
+        _ => "",
     };
-    format!("{} at {}{explored}", text("strategy"), text("at"))
+    format!("{} at {}{because}", text("strategy"), text("at"))
 }
 
 #[cfg(test)]

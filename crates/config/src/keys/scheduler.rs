@@ -250,14 +250,21 @@ const LOAD_BALANCING: &[Key] = &[
         name: "load_metric",
         kind: Kind::Choice(names::<LoadBy>),
         preset: Preset::Is("\"task-count\""),
-        doc: "What \"least-loaded\" counts: \"task-count\", \"cpu-usage\" or \"memory-usage\", the share of \
-              cores or memory that the worker's tasks require.",
+        doc: "What \"least-loaded\" counts: \"task-count\", or \"cpu-usage\" or \"memory-usage\", the share of \
+              cores or memory in use: as measured on the worker's machine, or as its tasks require if that is more.",
     },
     Key {
         name: "prefer_local_workers",
         kind: Kind::Switch,
         preset: Preset::Is("true"),
         doc: "Whether workers of the scheduler's own `region` are preferred. Without a `region` it has no effect.",
+    },
+    Key {
+        name: "max_local_wait",
+        kind: Kind::Seconds { min: Duration::ZERO, max: DAY },
+        preset: Preset::Is("1"),
+        doc: "Seconds that this preference is worth: how much longer a task may wait for a local worker than for \
+              another. Strategies that predict run times compare the expected ends.",
     },
     Key {
         name: "max_network_latency",

@@ -74,10 +74,17 @@ fn preferences(
         let why = "without `region`: set it at the top of the file";
         warnings.no_effect(&balancing, "prefer_local_workers", &given.origin, why);
     }
+    let unused =
+        balancing.changed("max_local_wait", seconds)?.filter(|_| !local || region.is_none());
+    if let Some(origin) = unused {
+        let why = "without `region` and `prefer_local_workers`";
+        warnings.no_effect(&balancing, "max_local_wait", origin, why);
+    }
     let latency = |given: &_| parse::millis(given, Duration::ZERO, Duration::MAX);
     Ok(Preferences {
         max_rtt: balancing.optional("max_network_latency", latency)?.map(span),
         prefer_region: region.filter(|_| local).cloned(),
+        max_local_wait: span(balancing.get("max_local_wait", seconds)?),
         max_in_flight: section.optional("max_concurrent_tasks", count)?,
     })
 }

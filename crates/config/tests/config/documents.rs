@@ -251,6 +251,7 @@ fn each_key_with_a_default_does_something() {
                 ("scheduler.load_balancing.strategy", "'random'"),
                 ("scheduler.load_balancing.load_metric", "'cpu-usage'"),
                 ("scheduler.load_balancing.prefer_local_workers", "false"),
+                ("scheduler.load_balancing.max_local_wait", "7"),
                 ("scheduler.fault_tolerance.health_check_interval", "7"),
                 ("scheduler.fault_tolerance.health_check_timeout", "7"),
                 ("scheduler.fault_tolerance.max_consecutive_failures", "7"),

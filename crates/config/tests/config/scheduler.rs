@@ -96,8 +96,8 @@ fn example_of_the_seed_loads_unchanged() {
     assert_eq!(config.api.tokens_file, Some(home.path("tokens")));
     let preferences = Preferences {
         max_rtt: Some(Span::from_millis(100)),
-        prefer_region: None,
         max_in_flight: Some(100),
+        ..Preferences::default()
     };
     let strategy = Strategy::PerformanceAware;
     assert_eq!(config.settings, Settings { strategy, preferences, ..Settings::default() });
@@ -213,6 +213,11 @@ fn every_key_takes_effect() {
     assert_eq!(elsewhere.object_store, std::path::Path::new("/srv/objects"));
     let far = good("region = 'lab'\n[scheduler.load_balancing]\nprefer_local_workers = false\n");
     assert_eq!(far.settings.preferences.prefer_region, None);
+    let near = good("region = 'lab'\n[scheduler.load_balancing]\nmax_local_wait = '90s'\n");
+    assert_eq!(near.settings.preferences.max_local_wait, Span::from_secs(90));
+    assert_eq!(near.warnings, Vec::<String>::new());
+    let unused = good("[scheduler.load_balancing]\nmax_local_wait = 2\n");
+    assert!(unused.warnings[0].contains("max_local_wait"), "{:?}", unused.warnings);
     let usual = good("region = 'lab'\n");
     assert_eq!(usual.settings.preferences.prefer_region, usual.region);
 }

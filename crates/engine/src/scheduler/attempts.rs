@@ -80,6 +80,7 @@ impl Scheduler {
         entry.state = TaskState::Scheduled;
         entry.attempts += 1;
         entry.handle = None;
+        entry.devices = Vec::new();
         entry.current = Some(Attempt {
             fence,
             worker,
@@ -316,6 +317,19 @@ impl Scheduler {
         }
         if task.stored {
             self.note_attempt(now, (attempt.task, fence), (None, Some(handle)), step);
+        }
+    }
+
+    /// An attempt has these GPUs of its worker.
+    pub(super) fn devices_assigned(
+        &mut self,
+        worker: WorkerId,
+        (attempt, fence): (AttemptId, Fence),
+        devices: Vec<u32>,
+    ) {
+        self.plan_wanted = false;
+        if let Some((_, task)) = self.live_attempt(worker, attempt, fence) {
+            task.devices = devices;
         }
     }
 

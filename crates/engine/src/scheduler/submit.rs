@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    FailureKind, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time, Worker, WorkerId,
+    FailureKind, GpuIds, Requirement, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time,
+    Worker, WorkerId,
 };
-use hypha_placement::{AttemptEnd, PlacementRequest, Strategy, StrategyError, TaskRef};
+use hypha_placement::{AttemptEnd, NamedGpus, PlacementRequest, Strategy, StrategyError, TaskRef};
 use hypha_predict::{LookupTable, Mode, NoLookupTable};
 
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
@@ -100,6 +101,10 @@ pub enum SubmitRejection {
     },
     /// It was to be bound at once, and no worker can run it.
     NoWorker,
+    /// No available worker that could run it has these GPUs, which it names.
+    GpusUnknown(GpuIds),
+    /// These GPUs, which it names, are in use on every worker that has them.
+    GpusTaken(GpuIds),
 }
 
 impl Scheduler {
@@ -168,6 +173,7 @@ impl Scheduler {
                 return Err(SubmitRejection::OverQuota { open, quota });
             }
         }
+        self.check_named_gpus(&task.spec.requirement)?;
         let accepted = Arc::new(AcceptedTask {
             id: self.next_id(now),
             deadline: task.spec.requirement.deadline.map(|span| now + span),
@@ -202,6 +208,22 @@ impl Scheduler {
         self.counts.submitted += 1;
         self.arm_task(reference);
         Ok(Submitted { task: id, worker, repeated: false })
+    }
+
+    /// A task that names GPUs is accepted only if a worker has them free now: a client that pins its tasks keeps the
+    /// account of the GPUs itself, and a mistake in it should not become a wait.
+    fn check_named_gpus(&mut self, requirement: &Requirement) -> Result<(), SubmitRejection> {
+        let ids = requirement.gpu_ids;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let rejection = match self.placement.named_gpus(requirement) {
+            NamedGpus::Free => return Ok(()),
+            NamedGpus::Taken => SubmitRejection::GpusTaken(ids),
+            NamedGpus::Unknown => SubmitRejection::GpusUnknown(ids),
+        };
+        self.counts.rejected += 1;
+        Err(rejection)
     }
 
     /// No two ids have the same time: the store orders tasks by it.

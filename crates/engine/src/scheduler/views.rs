@@ -75,6 +75,8 @@ pub struct TaskView {
     pub attempts: u32,
     /// When the present attempt began to run.
     pub started: Option<Time>,
+    /// The GPUs that the present attempt has, by their numbers on its worker.
+    pub devices: Vec<u32>,
     /// How far it is, in thousandths.
     pub progress_permille: u16,
     /// Until when it is not retried, after a failure.
@@ -144,6 +146,10 @@ impl Scheduler {
                 .or(task.current.map(|current| current.worker)),
             attempts: task.attempts,
             started: task.current.and_then(|current| current.started),
+            devices: match task.current {
+                Some(_) => task.devices.clone(),
+                None => Vec::new(),
+            },
             progress_permille: task.progress_permille,
             not_before: (task.not_before > Time::ZERO).then_some(task.not_before),
             last_error: task.failed.last().map(|last| last.reason.to_string()),
@@ -186,6 +192,12 @@ impl Scheduler {
         let worker = self.placement.worker_id(self.placement.worker_of(task)?)?;
         let task = self.task(task).filter(|task| task.stored)?;
         Some((&task.accepted, worker, task.state))
+    }
+
+    /// How many tasks have not started, wherever they wait: in the scheduler's queue, for a worker, or on one. `running`
+    /// is how many have, over all workers ([`WorkerView::running`]).
+    pub fn queued_tasks(&self, running: usize) -> usize {
+        self.open_tasks().saturating_sub(running)
     }
 
     /// How many tasks are queued without a worker.

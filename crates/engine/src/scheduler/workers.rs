@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hypha_market::{HeldLease, LeaseRequest, Portion};
-use hypha_model::{AttemptId, Epoch, Fence, LeaseId, RefusalKind, Span, Time, Worker, WorkerId};
+use hypha_model::{
+    AttemptId, Epoch, Fence, LeaseId, RefusalKind, Span, Time, Usage, Worker, WorkerId,
+};
 use hypha_placement::{Health, WorkerSlot};
 use hypha_predict::WorkerKey;
 use serde::Serialize;
@@ -197,7 +199,8 @@ impl Scheduler {
                 self.plan_wanted = false;
                 self.lease_refused(now, worker, request, refusal.kind);
             }
-            FromWorker::Alive { lease, epoch, nonce, portion, holding } => {
+            FromWorker::Alive { lease, epoch, nonce, portion, usage, holding } => {
+                self.usage_measured(now, worker, usage);
                 self.heartbeat_answered(
                     now,
                     worker,
@@ -222,6 +225,9 @@ impl Scheduler {
             }
             FromWorker::Delegated { attempt, fence, handle } => {
                 self.delegated(now, worker, (attempt, fence), handle, step);
+            }
+            FromWorker::DevicesAssigned { attempt, fence, devices } => {
+                self.devices_assigned(worker, (attempt, fence), devices);
             }
             FromWorker::Started { attempt, fence } => {
                 self.started(now, worker, (attempt, fence), Span::ZERO, step);
@@ -260,6 +266,7 @@ impl Scheduler {
         if was_unresponsive {
             self.update_availability(now, slot);
         }
+        self.placement.mark_seen(slot, now);
         was_unresponsive
     }
 
@@ -327,7 +334,7 @@ impl Scheduler {
         state.lost = None;
         state.lease =
             HeldLease::Held { lease, epoch, ttl, until, unanswered: None, missed: 0, next };
-        self.placement.record_contact(slot, Some(now.since(sent)), now);
+        self.placement.record_contact(slot, now.since(sent), now);
         self.set_portion(now, slot, portion, step);
         self.reconcile_after_grant(now, worker, slot, holding, step);
         self.mark_reachable(now, slot, sent);
@@ -372,11 +379,18 @@ impl Scheduler {
     ) {
         let Some((slot, state)) = self.state_of(worker) else { return };
         let Some(sent) = state.lease.renewed(named, answered) else { return };
-        self.placement.record_contact(slot, Some(now.since(sent)), now);
+        self.placement.record_contact(slot, now.since(sent), now);
         self.set_portion(now, slot, portion, step);
         self.mark_reachable(now, slot, sent);
         self.arm_worker(slot);
         self.reconcile(now, worker, slot, (sent, holding), step);
+    }
+
+    /// A worker has measured how much of its machine is in use.
+    fn usage_measured(&mut self, now: Time, worker: WorkerId, usage: Option<Usage>) {
+        if let (Some(slot), Some(usage)) = (self.slot_of.get(&worker), usage) {
+            self.placement.set_usage(*slot, usage, now);
+        }
     }
 
     /// A worker is due: requests a lease, sends a heartbeat, or gives the lease up.

@@ -59,6 +59,11 @@ impl WorkerMachine {
                 && run.scheduler == to
             {
                 let (attempt, fence) = (state.dispatch.attempt, run.fence);
+                if let Some(devices) = self.book.devices_of(*run) {
+                    let devices = devices.to_vec();
+                    let assigned = FromWorker::DevicesAssigned { attempt, fence, devices };
+                    send_message(step, to, assigned);
+                }
                 let message = FromWorker::Running { attempt, fence, elapsed: now.since(since) };
                 send_message(step, to, message);
             }
@@ -86,12 +91,9 @@ impl WorkerMachine {
             self.send_unreachable(from, step);
         }
         self.choose_executors(from);
-        let holding = self.holding_for(from);
-        send_message_at_once(
-            step,
-            from,
-            FromWorker::Alive { lease, epoch, nonce, portion, holding },
-        );
+        let (usage, holding) = (self.usage, self.holding_for(from));
+        let alive = FromWorker::Alive { lease, epoch, nonce, portion, usage, holding };
+        send_message_at_once(step, from, alive);
         self.request_early_renewals(now, step);
     }
 

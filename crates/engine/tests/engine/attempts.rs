@@ -277,7 +277,7 @@ fn refusals_of_an_interactive_task_are_bounded() {
 fn refuse(rig: &mut Rig, assignment: &Assignment) {
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let refusal = Refusal::without_amount(RefusalKind::Busy);
-    rig.say(1, FromWorker::Refused { attempt, fence, refusal });
+    rig.receive(1, FromWorker::Refused { attempt, fence, refusal });
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn of_several_failures_the_most_significant_is_shown() {
     let assignment = rig.dispatches().remove(0);
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let refusal = Refusal::without_amount(RefusalKind::Busy);
-    rig.say(1, FromWorker::Refused { attempt, fence, refusal });
+    rig.receive(1, FromWorker::Refused { attempt, fence, refusal });
     for _ in 0..2 {
         pass_backoff(&mut rig, id);
         let assignment = rig.dispatches().remove(0);

@@ -110,7 +110,7 @@ fn a_long_queue_is_reordered_in_parts() {
     let mut rig = rig(Strategy::Fifo);
     let tasks: Vec<TaskId> = (0..10)
         .map(|n| {
-            let priority = hypha_model::Priority(n * 1_000);
+            let priority = hypha_model::Priority::from_milli(n * 1_000);
             rig.submit(with_spec(|spec| spec.requirement.priority = priority))
         })
         .collect();

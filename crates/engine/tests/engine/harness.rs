@@ -177,9 +177,14 @@ impl Rig {
 
     /// The worker is found, and grants the requested lease.
     pub(crate) fn join(&mut self, n: u8) {
-        self.workers.entry(worker_id(n)).or_default().silent = false;
-        self.event(SchedulerEvent::WorkerFound(Arc::new(worker(n))));
-        assert!(self.scheduler.lease_of(worker_id(n)).is_some(), "the lease is granted");
+        self.join_as(worker(n));
+    }
+
+    pub(crate) fn join_as(&mut self, worker: Worker) {
+        let id = worker.id;
+        self.workers.entry(id).or_default().silent = false;
+        self.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+        assert!(self.scheduler.lease_of(id).is_some(), "the lease is granted");
     }
 
     /// Lets time pass: the scheduler is woken whenever it wants to be.
@@ -358,7 +363,7 @@ impl Script {
                 })
             }
             ToWorker::Heartbeat { lease, epoch, nonce, .. } => {
-                Some(FromWorker::Alive { lease, epoch, nonce, portion: None, holding })
+                Some(FromWorker::Alive { lease, epoch, nonce, portion: None, usage: None, holding })
             }
             ToWorker::Dispatch(dispatch) => {
                 if !holding.contains(&(dispatch.attempt, dispatch.fence)) {

@@ -6,6 +6,7 @@ mod back_ends;
 mod deferred;
 mod harness;
 mod interactive;
+mod machines;
 mod memory;
 mod noise;
 mod quarantine;

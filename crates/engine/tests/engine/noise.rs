@@ -117,7 +117,7 @@ impl Noise {
             4 => FromWorker::LeaseRefused { request: self.number(), refusal: self.refusal() },
             5 => {
                 let (nonce, holding) = (self.number(), self.holding());
-                FromWorker::Alive { lease, epoch, nonce, portion: None, holding }
+                FromWorker::Alive { lease, epoch, nonce, portion: None, usage: None, holding }
             }
             6 => FromWorker::LeaseUnknown { lease, epoch },
             7 => FromWorker::Accepted { attempt, fence },

@@ -60,7 +60,7 @@ impl SharedWorkerRig {
 
     fn renew(&mut self, nonce: u64, portion: Option<Portion>) {
         let (lease, epoch, holding) = (self.lease, Epoch(1), Vec::new());
-        self.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+        self.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, usage: None, holding });
     }
 }
 
@@ -98,7 +98,7 @@ fn a_waiting_attempt_that_exceeds_the_portion_is_withdrawn_and_uses_up_no_attemp
     shared.rig.receive(1, FromWorker::RenewEarly { lease, epoch });
     let (nonce, _) = shared.last_heartbeat().unwrap();
     let (portion, holding) = (Some(half(1)), vec![(attempt, fence)]);
-    shared.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, holding });
+    shared.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, usage: None, holding });
     let cancelled = ToWorker::Cancel { attempt, fence };
     assert!(shared.rig.sent_to(1).contains(&cancelled));
     let view = shared.rig.scheduler.task_view(large, shared.rig.now).unwrap();

@@ -65,7 +65,7 @@ fn an_older_heartbeat_does_not_make_a_back_end_reachable() {
     rig.now = rig.now + Span::from_millis(1);
     rig.finish_with(&assignment, unreached());
     let holding = Vec::new();
-    rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion: None, holding });
+    rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion: None, usage: None, holding });
     assert!(rig.scheduler.unavailability_of(worker_id(1), None).is_some());
 }
 

@@ -9,7 +9,7 @@ use hypha_engine::{
 use hypha_machine::{Batch, Machine, MemoryDisk};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Requirement, Rng, SchedulerId, Span,
-    TaskId, TaskSpec, Time, Worker,
+    TaskId, TaskSpec, Time, Usage, Worker,
 };
 
 use crate::harness::{Committed, START, commit, completed, name, secs, step, worker};
@@ -150,6 +150,17 @@ fn a_scheduler_has_one_lease_and_its_last_request_counts() {
 }
 
 #[test]
+fn heartbeats_report_the_measured_use_of_the_machine() {
+    let mut rig = Rig::leased();
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    let usage = Usage { cpu_permille: 420, memory_permille: 700 };
+    rig.event(WorkerEvent::UsageMeasured(usage));
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, demand: None });
+    let [FromWorker::Alive { usage: reported, .. }] = rig.sent()[..] else { panic!() };
+    assert_eq!(reported, Some(usage));
+}
+
+#[test]
 fn a_lease_is_bounded_renewed_and_released() {
     let mut rig = Rig::new();
     rig.lease = rig.request(1, 1, 1_000_000);
@@ -163,7 +174,7 @@ fn a_lease_is_bounded_renewed_and_released() {
     rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 5, demand: None });
     assert_eq!(
         rig.sent(),
-        [FromWorker::Alive { lease, epoch, nonce: 5, portion: None, holding: vec![] }]
+        [FromWorker::Alive { lease, epoch, nonce: 5, portion: None, usage: None, holding: vec![] }]
     );
     assert_eq!(rig.machine.lease_of(scheduler(1)).unwrap().1, rig.now + secs(600));
     for (n, epoch) in [(2, Epoch(7)), (1, Epoch(6))] {
@@ -451,7 +462,14 @@ fn the_holder_is_told_which_executors_are_unreachable() {
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
     let unreachable =
         FromWorker::Unreachable { executors: vec![worker(1).executors[0].name.clone()] };
-    let alive = |nonce| FromWorker::Alive { lease, epoch, nonce, portion: None, holding: vec![] };
+    let alive = |nonce| FromWorker::Alive {
+        lease,
+        epoch,
+        nonce,
+        portion: None,
+        usage: None,
+        holding: vec![],
+    };
     rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: false });
     assert_eq!(rig.sent(), std::slice::from_ref(&unreachable));
     rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: false });
@@ -508,12 +526,12 @@ fn a_run_does_not_wait_for_a_slot_of_another_executor() {
     let mut run = |fence: u64, model: &str| {
         let mut dispatch = rig.a_dispatch(fence);
         Arc::make_mut(&mut dispatch.spec).requirement.model = Some(name(model));
-        rig.say(1, ToWorker::Dispatch(Arc::new(dispatch)));
+        rig.receive(1, ToWorker::Dispatch(Arc::new(dispatch)));
         rig.started().len()
     };
     let begun: usize = (1..=150).map(|fence| run(fence, "a")).sum();
     assert_eq!((begun, run(151, "b"), run(152, "b")), (2, 1, 0));
-    rig.say(1, ToWorker::Cancel { attempt: attempt(150), fence: Fence(150) });
+    rig.receive(1, ToWorker::Cancel { attempt: attempt(150), fence: Fence(150) });
     let id = |fence| RunId { scheduler: scheduler(1), fence: Fence(fence) };
     rig.event(WorkerEvent::Ended { id: id(151), outcome: completed(), run: None });
     assert_eq!(rig.started(), [id(152)]);

@@ -673,7 +673,7 @@ fn a_completion_is_learned_however_many_models_were_named_meanwhile() {
     let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
     let run = Span::from_secs(7);
     rig.now = rig.now + run;
-    rig.say(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
+    rig.receive(1, FromWorker::Finished { attempt, fence, run, outcome: completed() });
     rig.wait(secs(30));
     let snapshot = rig.disk.image.predictor.clone().expect("what was learned is saved");
     let mut predictor = Predictor::restore(hypha_predict::Settings::default(), snapshot);

@@ -238,6 +238,28 @@ fn shares_are_filled_up_before_a_new_device_is_opened() {
 }
 
 #[test]
+fn named_gpus_are_booked_and_no_others() {
+    let named = |ids: &[u32]| {
+        let gpu_ids = ids.iter().fold(crate::GpuIds::default(), |all, id| all.with(*id).unwrap());
+        Requirement { gpu_ids, ..gpus(gpu_ids.count(), GB, WHOLE_GPU) }
+    };
+    let mut ledger = Ledger::new(&lab());
+    ledger.allocate(1, &named(&[1, 3]), Fit::First).unwrap();
+    assert_eq!(ledger.devices_of(1), Some(&[1, 3][..]));
+    let refused = |kind, needed, present| Err(Refusal { kind, needed, present });
+    assert_eq!(ledger.fits(&named(&[2, 3])), refused(RefusalKind::GpuShare, 2, 1));
+    assert_eq!(ledger.fits(&named(&[4])), refused(RefusalKind::Gpus, 5, 4));
+    assert_eq!(named(&[4]).refused_by(&lab()), refused(RefusalKind::Gpus, 5, 4).err());
+    // Others get what is left.
+    ledger.allocate(2, &gpus(2, GB, WHOLE_GPU), Fit::First).unwrap();
+    assert_eq!(ledger.devices_of(2), Some(&[0, 2][..]));
+    ledger.release(1).unwrap();
+    assert_eq!(ledger.fits(&named(&[3])), Ok(()));
+    let amounts = ledger.amounts();
+    assert_eq!((amounts.total.milli_gpu, amounts.booked.milli_gpu), (4_000, 2_000));
+}
+
+#[test]
 fn utilisation_is_a_part_of_the_worker() {
     let mut ledger = Ledger::new(&lab());
     let needs = Requirement { cpu_milli: 4_000, memory_bytes: 16 * GB, ..gpus(1, 46 * GB, 1_000) };

@@ -41,6 +41,31 @@ pub struct Utilisation {
     pub gpu_memory: f64,
 }
 
+/// The offered and the booked amounts of each resource; those of GPUs over all of them. Where it was resized, more may
+/// be booked than is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ResourceAmounts {
+    /// What is offered.
+    pub total: Amounts,
+    /// What is booked.
+    pub booked: Amounts,
+}
+
+/// An amount of each resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amounts {
+    /// Processor time, in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Main memory.
+    pub memory_bytes: u64,
+    /// Disk.
+    pub storage_bytes: u64,
+    /// Shares of GPUs, in thousandths.
+    pub milli_gpu: u64,
+    /// Memory of GPUs.
+    pub gpu_memory_bytes: u128,
+}
+
 /// Statistics of a worker's resources for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LedgerStatistics {
@@ -56,6 +81,18 @@ pub struct LedgerStatistics {
     pub gpu_memory_available_bytes: u128,
     /// How much is booked.
     pub utilisation: Utilisation,
+}
+
+impl Sums {
+    fn amounts(&self) -> Amounts {
+        Amounts {
+            cpu_milli: self.cpu_milli,
+            memory_bytes: self.memory_bytes,
+            storage_bytes: self.storage_bytes,
+            milli_gpu: self.milli_gpu,
+            gpu_memory_bytes: self.gpu_memory_bytes,
+        }
+    }
 }
 
 impl<K: Ord + Copy> Ledger<K> {
@@ -89,6 +126,11 @@ impl<K: Ord + Copy> Ledger<K> {
             gpu: part(booked.milli_gpu, total.milli_gpu),
             gpu_memory: part(booked.gpu_memory_bytes, total.gpu_memory_bytes),
         }
+    }
+
+    /// The offered and the booked amounts.
+    pub fn amounts(&self) -> ResourceAmounts {
+        ResourceAmounts { total: self.total.amounts(), booked: self.booked.amounts() }
     }
 
     /// Statistics for an operator.

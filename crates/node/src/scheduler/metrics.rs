@@ -85,21 +85,22 @@ impl std::fmt::Debug for SchedulerCore {
 impl Collector for StateCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let Some(core) = self.0.upgrade() else { return Ok(()) };
-        let (counts, waiting, open) = core.read(|scheduler, _| {
-            (*scheduler.counts(), scheduler.waiting_tasks(), scheduler.open_tasks())
-        });
-        let (mut workers, mut next) = ((0, 0, 0), Some(WorkerSlot(0)));
+        let (mut workers, mut running, mut next) = ((0, 0, 0), 0, Some(WorkerSlot(0)));
         while let Some(from) = next {
             let part = core.read(|scheduler, now| scheduler.workers_part(from, now));
             for (view, _) in &part.items {
                 workers.0 += usize::from(view.available);
                 workers.1 += usize::from(view.in_flight > 0);
                 workers.2 += 1;
+                running += view.running as usize;
             }
             next = part.next;
         }
+        let (counts, queued, open) = core.read(|scheduler, _| {
+            (*scheduler.counts(), scheduler.queued_tasks(running), scheduler.open_tasks())
+        });
         let gauges = [
-            ("tasks_queued", "Tasks that wait for a worker", waiting),
+            ("tasks_queued", "Tasks that have not started", queued),
             ("tasks_open", "Tasks that have not ended", open),
             ("workers_available", "Workers that take tasks", workers.0),
             ("workers_busy", "Workers that have tasks", workers.1),

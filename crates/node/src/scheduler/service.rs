@@ -13,7 +13,7 @@ use hypha_backends::{BackEndSettings, Format, HttpWorkers};
 use hypha_engine::record::StoredTask;
 use hypha_engine::store::{AnyStore, Filter, Page, StoreFailure};
 use hypha_engine::{Command, InstanceNotification, NewTask, Reply, Scheduler};
-use hypha_model::{ObjectRef, TaskId, Time, Worker, WorkerId};
+use hypha_model::{Name, ObjectRef, TaskId, Time, Worker, WorkerId};
 use hypha_telemetry::Metrics;
 
 use super::core::SchedulerCore;
@@ -69,14 +69,18 @@ impl SchedulerApi for SchedulerService {
         async move { objects.read(task, object).await }.boxed()
     }
 
-    fn register_instance(&self, host: String, port: u16) -> RegisterFuture {
+    fn register_instance(&self, host: String, port: u16, model: Option<Name>) -> RegisterFuture {
         let service = self.clone();
         async move {
-            let worker =
-                service.http.register_instance(&host, port).await.map_err(register_error)?;
+            let registered = service.http.register_instance(&host, port, model.as_ref()).await;
+            let worker = registered.map_err(register_error)?;
             service.register_worker(worker).await
         }
         .boxed()
+    }
+
+    fn instance_at(&self, host: &str, port: u16) -> Option<WorkerId> {
+        self.http.instance_at(host, port)
     }
 
     fn register_back_end(&self, server: NewBackEnd) -> RegisterFuture {

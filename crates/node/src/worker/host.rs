@@ -11,7 +11,7 @@ use hypha_engine::{
     WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
-use hypha_model::{AttemptId, Payload, SchedulerId, Worker};
+use hypha_model::{AttemptId, Payload, SchedulerId, Usage, Worker};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,8 @@ pub(super) enum WorkerInput {
     StartsDue,
     /// Whether the back end of the executor at this index is healthy.
     HealthChecked(usize, bool),
+    /// How much of the machine is in use.
+    UsageMeasured(Usage),
 }
 
 /// See the module documentation.
@@ -124,6 +126,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
             WorkerInput::HealthChecked(executor, is_healthy) => {
                 events.push(WorkerEvent::BackEndChecked { executor, is_healthy })
             }
+            WorkerInput::UsageMeasured(usage) => events.push(WorkerEvent::UsageMeasured(usage)),
         }
     }
 

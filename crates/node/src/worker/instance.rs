@@ -398,11 +398,6 @@ mod tests {
         assert_eq!(body(odd), format!("{start},\"result\":{odd}}}"));
         assert_eq!(body("not JSON"), format!("{start}}}"));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// Runs a task to its end.
     fn run(state: &mut InstanceState, name: &str, bytes: usize) {

@@ -71,7 +71,7 @@ impl Crowd {
             let (worker, health) = (Arc::clone(worker), Health::default());
             let slot = placement.add_worker(worker, *key, HardwareKey(0), health, START);
             placement.set_factor(slot, self.predictor.factor(*key), START);
-            placement.record_contact(slot, Some(Span::from_micros(500)), START);
+            placement.record_contact(slot, Span::from_micros(500), START);
             placement.set_available(slot, true, START);
         }
         placement

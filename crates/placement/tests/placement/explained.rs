@@ -46,7 +46,7 @@ fn index_finds_what_a_full_scan_finds() {
                 fixture.placement.set_factor(slot, factor, fixture.now);
                 fixture.placement.record_contact(
                     slot,
-                    Some(Span::from_millis(rng.below(80))),
+                    Span::from_millis(rng.below(80)),
                     fixture.now,
                 );
             }
@@ -149,7 +149,7 @@ fn preferences_appear_as_refusal_reasons() {
     let mut fixture =
         Fixture::with(Strategy::ShortestQueue, Preferences { max_rtt, ..Preferences::default() });
     let slot = fixture.join(plain());
-    fixture.placement.record_contact(slot, Some(Span::from_millis(20)), fixture.now);
+    fixture.placement.record_contact(slot, Span::from_millis(20), fixture.now);
     let task = fixture.arrive(TaskSpec::default());
     fixture.plan();
     let explanation = fixture.placement.explanation(task).unwrap();

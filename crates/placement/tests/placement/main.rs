@@ -5,9 +5,12 @@
 
 mod explained;
 mod fixture;
+mod locality;
 mod parked;
 mod parts;
 mod random;
+mod records;
+mod resources;
 mod spread;
 mod starving;
 mod strategies;

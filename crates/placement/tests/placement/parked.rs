@@ -97,7 +97,7 @@ fn parked_tasks_return_with_their_worker() {
                 "available" => fixture.placement.set_available(slot, false, fixture.now),
                 "executor" => fixture.placement.set_suspended(slot, 0, true, fixture.now),
                 "near" => {
-                    fixture.placement.record_contact(slot, Some(Span::from_millis(50)), fixture.now)
+                    fixture.placement.record_contact(slot, Span::from_millis(50), fixture.now)
                 }
                 _ => drop(fixture.placement.remove_worker(slot, fixture.now)),
             }
@@ -107,9 +107,7 @@ fn parked_tasks_return_with_their_worker() {
             match cause {
                 "available" => fixture.placement.set_available(slot, true, fixture.now),
                 "executor" => fixture.placement.set_suspended(slot, 0, false, fixture.now),
-                "near" => {
-                    fixture.placement.record_contact(slot, Some(Span::from_millis(5)), fixture.now)
-                }
+                "near" => fixture.placement.record_contact(slot, Span::from_millis(5), fixture.now),
                 _ => drop(fixture.join(serving(&["llama"]))),
             }
             fixture.plan();

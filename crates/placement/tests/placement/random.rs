@@ -107,7 +107,7 @@ pub(crate) fn random_spec(rng: &mut Rng) -> TaskSpec {
         min_gpus: some(rng, 3) as u32,
         gpu_memory_bytes: GIB * some(rng, 20),
         milli_gpu: 250 * (1 + rng.below(4) as u32),
-        priority: Priority(rng.below(3) as i32 * 500),
+        priority: Priority::from_milli(rng.below(3) as i32 * 500),
         deadline: rng.chance(0.2).then(|| Span::from_secs_f64(5.0 * rng.unit())),
         ..spec.requirement
     };
@@ -120,6 +120,7 @@ impl Scenario {
         let preferences = Preferences {
             max_rtt: rng.chance(0.3).then(|| Span::from_millis(50)),
             prefer_region: rng.chance(0.3).then(|| name("eu")),
+            max_local_wait: Span::from_secs(rng.below(3)),
             max_in_flight: rng.chance(0.3).then(|| 1 + rng.below(6) as u32),
         };
         let placement = Placement::new(strategy, preferences.clone(), rng.next_u64());
@@ -189,7 +190,7 @@ impl Scenario {
 
     fn record_contact(&mut self, slot: WorkerSlot) {
         let rtt = Span::from_millis(self.rng.below(100));
-        self.placement.record_contact(slot, Some(rtt), self.now);
+        self.placement.record_contact(slot, rtt, self.now);
         // A change of less than a tenth is ignored.
         self.workers.get_mut(&slot).unwrap().3 = self.placement.view(slot, self.now).unwrap().rtt;
     }

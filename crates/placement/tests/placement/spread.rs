@@ -127,7 +127,7 @@ fn differences_below_measurement_noise_are_ties() {
         for (slot, rtt_us) in [(0, near_us), (1, far_us)] {
             fixture.placement.record_contact(
                 WorkerSlot(slot),
-                Some(Span::from_micros(rtt_us)),
+                Span::from_micros(rtt_us),
                 fixture.now,
             );
         }
@@ -147,17 +147,17 @@ fn differences_below_measurement_noise_are_ties() {
 fn one_slow_round_trip_does_not_turn_tasks_away() {
     let mut fixture = two_equals(PREDICTIVE);
     for slot in [WorkerSlot(0), WorkerSlot(1)] {
-        fixture.placement.record_contact(slot, Some(Span::from_micros(500)), fixture.now);
+        fixture.placement.record_contact(slot, Span::from_micros(500), fixture.now);
     }
-    fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now);
+    fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(30), fixture.now);
     assert_eq!(shares(&mut fixture, (0..8).map(|_| spec_of(1.0))), [4, 4]);
     // A permanently longer round trip is believed after a while, a shorter one at once.
     let rtt = |fixture: &Fixture| fixture.placement.view(WorkerSlot(0), fixture.now).unwrap().rtt;
     (0..40).for_each(|_| {
-        fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(30)), fixture.now)
+        fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(30), fixture.now)
     });
     assert!(rtt(&fixture) > Span::from_millis(25), "{}", rtt(&fixture));
-    fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(1)), fixture.now);
+    fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(1), fixture.now);
     assert_eq!(rtt(&fixture), Span::from_millis(1));
 }
 
@@ -179,7 +179,7 @@ fn many_equal_workers_share_the_load() {
     for at in 0..200 {
         let slot = fixture.join(wide(4));
         let rtt = Span::from_micros(200 + 13 * (at % 50));
-        fixture.placement.record_contact(slot, Some(rtt), fixture.now);
+        fixture.placement.record_contact(slot, rtt, fixture.now);
     }
     let counts = shares(&mut fixture, (0..400).map(|_| spec_of(1.0)));
     assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");

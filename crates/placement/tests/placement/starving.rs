@@ -20,7 +20,7 @@ fn of(memory_gib: u64, seconds: f64, priority: i32) -> TaskSpec {
     let mut spec = spec_of(seconds);
     spec.requirement = Requirement {
         memory_bytes: memory_gib * GIB,
-        priority: Priority(priority),
+        priority: Priority::from_milli(priority),
         ..spec.requirement
     };
     spec

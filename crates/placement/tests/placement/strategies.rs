@@ -44,7 +44,8 @@ fn record(fixture: &mut Fixture, rounds: usize, end: impl Fn(&mut Fixture, TaskR
 fn fifo_and_first_fit_take_the_first_with_room_in_the_order_of_arrival() {
     for strategy in [Strategy::Fifo, Strategy::FirstFit] {
         let mut fixture = Fixture::of(strategy, 2);
-        let urgent = asking(Requirement { priority: Priority(5_000), ..Requirement::default() });
+        let urgent =
+            asking(Requirement { priority: Priority::from_milli(5_000), ..Requirement::default() });
         fixture.arrive_many(3);
         fixture.arrive(urgent);
         assert_eq!(dispatched(&fixture.plan()), [(0, 0), (1, 1)]);
@@ -59,10 +60,20 @@ fn priority_goes_first_and_to_the_least_loaded() {
     fixture.join(with_capacity(0, 0, 2));
     fixture.join(with_capacity(0, 0, 2));
     for priority in [0, 500, 9_000, 500] {
-        let requirement = Requirement { priority: Priority(priority), ..Requirement::default() };
+        let requirement =
+            Requirement { priority: Priority::from_milli(priority), ..Requirement::default() };
         fixture.arrive(asking(requirement));
     }
     assert_eq!(dispatched(&fixture.plan()), [(2, 0), (1, 1), (3, 0), (0, 1)]);
+    // Any number, however large or however close to another.
+    let mut fixture = Fixture::new(Strategy::Priority);
+    fixture.join(with_capacity(0, 0, 6));
+    for priority in [0.91233, 0.91234, -1e300, 1e20, 1e30, -1e20] {
+        let priority = Priority::new(priority).unwrap();
+        fixture.arrive(asking(Requirement { priority, ..Requirement::default() }));
+    }
+    let order: Vec<u32> = dispatched(&fixture.plan()).iter().map(|(task, _)| *task).collect();
+    assert_eq!(order, [4, 3, 1, 0, 5, 2]);
 }
 
 #[test]
@@ -162,7 +173,7 @@ fn performance_aware_prefers_each_part_of_a_record() {
         // Latency.
         let mut fixture = Fixture::of(strategy, 2);
         record(&mut fixture, 5, |fixture, task, _| fixture.complete(task, 1.0));
-        fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(300)), fixture.now);
+        fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(300), fixture.now);
         assert_eq!(fixture.place_plain(), Some(1));
     }
 }
@@ -229,7 +240,7 @@ fn a_worker_steals_only_tasks_that_it_may_run() {
         }
         fixture.plan();
         let thief = fixture.join(plain());
-        fixture.placement.record_contact(thief, Some(Span::from_millis(rtt_ms)), fixture.now);
+        fixture.placement.record_contact(thief, Span::from_millis(rtt_ms), fixture.now);
         fixture.plan();
         fixture.placement.statistics().steals
     };
@@ -445,7 +456,10 @@ fn predictive_orders_by_priority_and_deadline() {
         dispatched(&fixture.plan())[0].0 == special.0
     };
     assert!(!scenario(Requirement::default()));
-    assert!(scenario(Requirement { priority: Priority(1_000), ..Requirement::default() }));
+    assert!(scenario(Requirement {
+        priority: Priority::from_milli(1_000),
+        ..Requirement::default()
+    }));
     let deadline = Some(Span::from_secs_f64(1.5));
     assert!(scenario(Requirement { deadline, ..Requirement::default() }));
 }
@@ -492,7 +506,7 @@ fn the_next_task_travels_while_the_last_one_ends() {
     let scenario = |rtt_ms| {
         let mut fixture = Fixture::new(predictive());
         let slot = fixture.join_fast(1.0);
-        fixture.placement.record_contact(slot, Some(Span::from_millis(rtt_ms)), fixture.now);
+        fixture.placement.record_contact(slot, Span::from_millis(rtt_ms), fixture.now);
         fixture.arrive(spec_of(1.0));
         fixture.arrive(spec_of(1.0));
         fixture.plan();
@@ -513,7 +527,7 @@ fn a_full_executor_is_not_a_free_worker() {
     let mut fixture = Fixture::new(predictive());
     let executors = vec![executor("a", &["llama"], 1), executor("b", &["gpt"], 1)];
     let slot = fixture.join(Worker { executors, ..plain() });
-    fixture.placement.record_contact(slot, Some(Span::from_millis(1)), fixture.now);
+    fixture.placement.record_contact(slot, Span::from_millis(1), fixture.now);
     for _ in 0..5 {
         let model = Some(name("llama"));
         let mut spec = spec_of(1.0);
@@ -560,7 +574,7 @@ fn preferences_hold_for_every_strategy() {
         let preferences = Preferences {
             prefer_region: Some(name("eu")),
             max_rtt: Some(Span::from_millis(100)),
-            max_in_flight: None,
+            ..Preferences::default()
         };
         let mut fixture = Fixture::with(strategy, preferences);
         for region in ["us", "eu", "us"] {
@@ -568,11 +582,11 @@ fn preferences_hold_for_every_strategy() {
         }
         assert_eq!(fixture.place_plain(), Some(1), "{strategy}: the region first");
         fixture.placement.finish(TaskRef(0), hypha_placement::AttemptEnd::Withdrawn, fixture.now);
-        fixture.placement.record_contact(WorkerSlot(1), Some(Span::from_millis(200)), fixture.now);
-        fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(200)), fixture.now);
+        fixture.placement.record_contact(WorkerSlot(1), Span::from_millis(200), fixture.now);
+        fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(200), fixture.now);
         assert_eq!(fixture.place_plain(), Some(2), "{strategy}: within max_rtt");
         fixture.placement.finish(TaskRef(1), hypha_placement::AttemptEnd::Withdrawn, fixture.now);
-        fixture.placement.record_contact(WorkerSlot(0), Some(Span::from_millis(1)), fixture.now);
+        fixture.placement.record_contact(WorkerSlot(0), Span::from_millis(1), fixture.now);
         let place = |fixture: &mut Fixture, failed_on: Vec<WorkerSlot>| {
             let request = PlacementRequest {
                 failed_on: failed_on.into(),
@@ -642,7 +656,7 @@ fn overstated_capacity_and_demand_do_not_overflow() {
 fn worker_without_a_record_gets_few_tasks_ahead() {
     let mut fixture = Fixture::new(CAPABILITY);
     let slot = fixture.join(plain());
-    fixture.placement.record_contact(slot, Some(Span::from_millis(1)), fixture.now);
+    fixture.placement.record_contact(slot, Span::from_millis(1), fixture.now);
     fixture.arrive_many(20);
     assert_eq!(dispatched(&fixture.plan()).len(), 2);
 }

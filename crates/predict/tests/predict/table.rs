@@ -215,6 +215,20 @@ fn learning_continues_and_covers_what_the_table_lacks() {
 }
 
 #[test]
+fn a_row_is_used_unchanged_on_a_worker_without_a_label() {
+    let mut predictor = with_table("model,mean_ms,error_ms\nm,100,10\n");
+    let (tabled, other) = (predictor.query(&spec("m", &[])), predictor.query(&spec("x", &[])));
+    for hardware in [None, Some(name("A100"))] {
+        let worker = predictor.add_worker(worker_id(7), hardware.as_ref());
+        let row = predictor.estimate(&tabled, worker);
+        assert!((row.mean_s - 0.1).abs() < 1e-9 && (row.error_s - 0.01).abs() < 1e-9, "{row:?}");
+        // Without a row, what is not known about the worker counts.
+        let guess = predictor.estimate(&other, worker);
+        assert!(guess.error_s > guess.mean_s, "{guess:?}");
+    }
+}
+
+#[test]
 fn slow_worker_is_slower_than_the_table() {
     let mut predictor = with_table("model,mean_ms,error_ms\nm,100,10\n");
     let workers = [1, 2].map(|id| predictor.add_worker(worker_id(id), None));

@@ -215,7 +215,7 @@ fn outages(down: &[Down], workers: usize) -> Vec<(Time, Time)> {
 /// A task, as the starvation checker needs it.
 pub(crate) fn arrived_task(index: usize, task: &NewTask, run_s: f64) -> ArrivedTask {
     let is_large = task.spec.requirement.memory_bytes >= LARGE_GB << 30;
-    let priority = task.spec.requirement.priority.0;
+    let priority = (task.spec.requirement.priority.as_f64() * 1e3).round() as i32;
     ArrivedTask { index, run_s, priority, is_large, is_interactive: !task.stored }
 }
 
@@ -256,7 +256,7 @@ fn tasks(rng: &mut Rng, count: usize, gap_s: f64, kinds: TaskKinds) -> Tasks {
         let is_high = kinds.low_priority.is_some_and(|share| !rng.chance(share));
         let requirement = Requirement {
             memory_bytes: memory_gb << 30,
-            priority: Priority(if is_high { HIGH_PRIORITY } else { 0 }),
+            priority: Priority::from_milli(if is_high { HIGH_PRIORITY } else { 0 }),
             ..Requirement::default()
         };
         let spec = TaskSpec {

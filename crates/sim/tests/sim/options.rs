@@ -97,7 +97,7 @@ fn high_priorities_wait_less_where_the_strategy_uses_them() {
         let levels = measure(&busy, strategy, 1.2, 1).unwrap().levels;
         assert_eq!(levels.len(), 3);
         [10_000, 0, -1_000].map(|thousandths| {
-            let of = |level: &&(Priority, _)| level.0 == Priority(thousandths);
+            let of = |level: &&(Priority, _)| level.0 == Priority::from_milli(thousandths);
             levels.iter().find(of).unwrap().1.mean_ms
         })
     };

@@ -9,7 +9,8 @@ use hypha_model::{
 };
 
 use super::{
-    AttemptKey, DispatchBody, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report, ResultObject,
+    AttemptKey, DispatchBody, MAX_DEVICES, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report,
+    ResultObject,
 };
 
 impl AttemptKey {
@@ -172,9 +173,9 @@ impl From<FromWorker> for Report {
             FromWorker::LeaseRefused { request, refusal } => {
                 Report::LeaseRefused { request, refusal }
             }
-            FromWorker::Alive { lease, epoch, nonce, portion, holding } => {
+            FromWorker::Alive { lease, epoch, nonce, portion, usage, holding } => {
                 let (portion, holding) = (portion.map(Portion::from), list(holding));
-                Report::Alive { lease, epoch: epoch.0, nonce, portion, holding }
+                Report::Alive { lease, epoch: epoch.0, nonce, portion, usage, holding }
             }
             FromWorker::RenewEarly { lease, epoch } => Report::RenewEarly { lease, epoch: epoch.0 },
             FromWorker::LeaseUnknown { lease, epoch } => {
@@ -187,6 +188,10 @@ impl From<FromWorker> for Report {
                 attempt: AttemptKey::of((attempt, fence)),
                 handle: handle.as_ref().to_owned(),
             },
+            FromWorker::DevicesAssigned { attempt, fence, mut devices } => {
+                devices.truncate(MAX_DEVICES);
+                Report::DevicesAssigned { attempt: AttemptKey::of((attempt, fence)), devices }
+            }
             FromWorker::Refused { attempt, fence, refusal } => {
                 Report::Refused { attempt: AttemptKey::of((attempt, fence)), refusal }
             }
@@ -271,9 +276,9 @@ impl From<Report> for FromWorker {
             Report::LeaseRefused { request, refusal } => {
                 FromWorker::LeaseRefused { request, refusal }
             }
-            Report::Alive { lease, epoch, nonce, portion, holding } => {
+            Report::Alive { lease, epoch, nonce, portion, usage, holding } => {
                 let (portion, holding) = (portion.map(hypha_engine::Portion::from), list(holding));
-                FromWorker::Alive { lease, epoch: Epoch(epoch), nonce, portion, holding }
+                FromWorker::Alive { lease, epoch: Epoch(epoch), nonce, portion, usage, holding }
             }
             Report::RenewEarly { lease, epoch } => {
                 FromWorker::RenewEarly { lease, epoch: Epoch(epoch) }
@@ -288,6 +293,11 @@ impl From<Report> for FromWorker {
                 attempt: attempt.id(),
                 fence: attempt.fence(),
                 handle: Arc::from(handle),
+            },
+            Report::DevicesAssigned { attempt, devices } => FromWorker::DevicesAssigned {
+                attempt: attempt.id(),
+                fence: attempt.fence(),
+                devices,
             },
             Report::Refused { attempt, refusal } => {
                 FromWorker::Refused { attempt: attempt.id(), fence: attempt.fence(), refusal }

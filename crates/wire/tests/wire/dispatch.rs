@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, InputKind, LeaseId, Metadata,
-    MetadataValue, Name, ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng, Span,
-    TaskError, TaskId, TaskResult, TaskSpec, Time,
+    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId,
+    Metadata, MetadataValue, Name, ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng,
+    Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
 };
 use hypha_wire::dispatch::{
     AttemptKey, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES, Report,
@@ -41,6 +41,8 @@ fn every_message_of_the_engine_round_trips() {
     assert_eq!(to_a_scheduler_and_back(samples::of_delegation()), samples::of_delegation());
     assert_eq!(to_a_scheduler_and_back(samples::of_parts()), samples::of_parts());
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
+    assert_eq!(to_a_scheduler_and_back(samples::of_machines()), samples::of_machines());
+    assert_eq!(to_a_worker_and_back(samples::with_named_gpus()), samples::with_named_gpus());
 }
 
 /// A scheduler of an earlier release treats it as a failure, and retries on another worker.
@@ -196,7 +198,8 @@ fn counts_and_lengths_allocate_nothing() {
 fn a_huge_count_of_attempts_is_refused_before_allocation() {
     let (attempt, fence) = samples::attempt();
     let (lease, epoch) = (samples::lease(), Epoch(1));
-    let alive = |holding| FromWorker::Alive { lease, epoch, nonce: 1, portion: None, holding };
+    let alive =
+        |holding| FromWorker::Alive { lease, epoch, nonce: 1, portion: None, usage: None, holding };
     let mut bytes = Vec::new();
     let piece = rmp_serde::to_vec_named(&Report::from(alive(vec![(attempt, fence)]))).unwrap();
     // The list of one item is the last field; its count is replaced.
@@ -449,10 +452,10 @@ prop_compose! {
         (min_gpus, milli_gpu, priority) in any::<(u32, u32, i32)>(),
         (estimated_time, deadline) in (option::of(span()), option::of(span())),
     ) -> Requirement {
-        let priority = Priority(priority);
+        let priority = Priority::from_milli(priority);
         Requirement {
             model, class, executor, cpu_milli, memory_bytes, storage_bytes, min_gpus,
-            gpu_memory_bytes, milli_gpu, estimated_time, priority, deadline,
+            gpu_memory_bytes, milli_gpu, gpu_ids: GpuIds::default(), estimated_time, priority, deadline,
         }
     }
 }
@@ -597,6 +600,7 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
                 epoch,
                 nonce,
                 portion,
+                usage: None,
                 holding,
             }
         ),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, InputKind, LeaseId, Metadata,
+    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId, Metadata,
     MetadataValue, ObjectRef, Payload, Priority, Requirement, Rng, Span, TaskError, TaskId,
-    TaskResult, TaskSpec, Time,
+    TaskResult, TaskSpec, Time, Usage,
 };
 use hypha_wire::revocation::*;
 use hypha_wire::worker::{Class, Device, Executor};
@@ -181,7 +181,8 @@ pub(crate) fn dispatch() -> Dispatch {
         gpu_memory_bytes: 24 << 30,
         milli_gpu: 500,
         estimated_time: Some(Span::from_millis(1_500)),
-        priority: Priority(-900),
+        gpu_ids: GpuIds::default(),
+        priority: Priority::from_milli(-900),
         deadline: Some(Span::from_secs(60)),
     };
     let spec = TaskSpec {
@@ -244,6 +245,7 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
             epoch,
             nonce: 0,
             portion: None,
+            usage: None,
             holding: vec![(attempt, fence), (other, Fence(1))],
         },
         FromWorker::LeaseUnknown { lease, epoch },
@@ -291,6 +293,26 @@ pub(crate) fn of_delegation() -> Vec<FromWorker> {
     ]
 }
 
+/// What later releases add: the measured use of a machine, and the GPUs of an attempt.
+pub(crate) fn of_machines() -> Vec<FromWorker> {
+    let ((attempt, fence), usage) =
+        (attempt(), Usage { cpu_permille: 420, memory_permille: 1_000 });
+    let (lease, epoch, portion, usage) = (lease(), Epoch(7), None, Some(usage));
+    vec![
+        FromWorker::Alive { lease, epoch, nonce: 9, portion, usage, holding: vec![] },
+        FromWorker::DevicesAssigned { attempt, fence, devices: vec![0, 3] },
+    ]
+}
+
+/// What later releases add: GPUs that a client names, and priorities that are no thousandths.
+pub(crate) fn with_named_gpus() -> Vec<ToWorker> {
+    let dispatch = dispatch();
+    let mut spec = (*dispatch.spec).clone();
+    spec.requirement.gpu_ids = GpuIds::default().with(0).and_then(|ids| ids.with(3)).unwrap();
+    spec.requirement.priority = Priority::new(0.912_345).unwrap();
+    vec![ToWorker::Dispatch(Arc::new(Dispatch { spec: Arc::new(spec), ..dispatch }))]
+}
+
 /// Leases of parts of a worker.
 pub(crate) fn of_parts() -> Vec<FromWorker> {
     let (lease, epoch, ttl) = (lease(), Epoch(7), Span::from_secs(15));
@@ -304,7 +326,14 @@ pub(crate) fn of_parts() -> Vec<FromWorker> {
     let (all, holding) = (Some(portion.clone()), Vec::new());
     vec![
         FromWorker::LeaseGranted { request: 1, lease, epoch, ttl, portion: all, holding },
-        FromWorker::Alive { lease, epoch, nonce: 0, portion: Some(portion), holding: vec![] },
+        FromWorker::Alive {
+            lease,
+            epoch,
+            nonce: 0,
+            portion: Some(portion),
+            usage: None,
+            holding: vec![],
+        },
         FromWorker::RenewEarly { lease, epoch },
     ]
 }
@@ -495,6 +524,8 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "all", reports(from_worker())),
         sample("reports", "unreachable", reports(of_unreachable())),
         sample("reports", "delegated", reports(of_delegation())),
+        sample("reports", "machines", reports(of_machines())),
+        sample("orders", "named_gpus", orders(with_named_gpus())),
         sample("reports", "parts", reports(of_parts())),
         sample("orders", "parts", orders(for_parts())),
         sample("reports", "kinds", reports(of_kinds())),

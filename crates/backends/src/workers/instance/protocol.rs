@@ -44,7 +44,7 @@ const UNHEALTHY_STATUSES: [&str; 9] = [
 pub(in crate::workers) struct InstanceStatus {
     pub(super) instance: Option<String>,
     pub(in crate::workers) model: Option<String>,
-    /// How many tasks it runs at once; at least 1.
+    /// How many tasks it runs at once; 1 if it does not report it.
     pub(in crate::workers) replicas: u32,
     word: Option<String>,
 }
@@ -105,7 +105,7 @@ impl InstanceStatus {
         };
         let deployed = &value["deployed_model"];
         let replicas = value["replicas_running"].as_u64().or_else(|| deployed["replicas"].as_u64());
-        let replicas = replicas.unwrap_or(1).max(1);
+        let replicas = replicas.unwrap_or(1);
         InstanceStatus {
             instance: text(&value["instance_id"]),
             model: text(&value["model_type"]).or_else(|| text(&deployed["model_name"])),
@@ -117,6 +117,9 @@ impl InstanceStatus {
 
     /// Why it cannot work at present, if it reports that.
     pub(in crate::workers) fn problem(&self) -> Option<String> {
+        if self.replicas == 0 {
+            return Some("the task instance runs no replica of its model".to_owned());
+        }
         let word = self.word.as_ref()?;
         let is_unhealthy = UNHEALTHY_STATUSES.iter().any(|other| other.eq_ignore_ascii_case(word));
         let shown: String = word.chars().take(64).collect();
@@ -376,7 +379,7 @@ mod tests {
         let starting = json!({"status": "success", "instance_status": "initializing",
                               "deployed_model": {"model_name": "m", "replicas": 2}});
         check(starting, Some("m"), 2, false);
-        check(json!({"model_type": "m", "replicas_running": 0}), Some("m"), 1, true);
+        check(json!({"model_type": "m", "replicas_running": 0}), Some("m"), 0, false);
         check(json!({"model_type": "m", "replicas_running": u64::MAX}), Some("m"), 256, true);
         check(
             json!({"model_type": "m", "replicas_running": "x", "status": "ERROR"}),
