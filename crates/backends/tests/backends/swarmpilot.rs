@@ -58,7 +58,7 @@ const RESULT: &str = r#"{"task_id": "x", "status": "completed", "error": null, "
 async fn instance_of_swarmpilot_registers_and_its_tasks_complete() {
     let (address, seen, results) = start().await;
     let mut lab = Lab::new();
-    let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", address.port(), None).await.unwrap();
     assert_eq!(worker.executors[0].models[0].as_str(), "m");
     assert_eq!(worker.executors[0].concurrency, 2);
     let leased = lab.lease(&worker).await;
@@ -93,7 +93,7 @@ async fn instance_of_swarmpilot_registers_and_its_tasks_complete() {
 async fn instance_of_swarmpilot_is_asked_for_results_that_it_does_not_report() {
     let (address, _, results) = start().await;
     let mut lab = Lab::with(|settings| settings.poll_interval = Duration::from_millis(10));
-    let worker = lab.workers.register_instance("127.0.0.1", address.port()).await.unwrap();
+    let worker = lab.workers.register_instance("127.0.0.1", address.port(), None).await.unwrap();
     let leased = lab.lease(&worker).await;
     lab.dispatch(&leased, 1, "1");
     assert_eq!(lab.next_summary().await, "started 1");
