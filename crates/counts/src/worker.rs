@@ -28,7 +28,8 @@ const TICK: Span = Span::from_micros(20);
 pub(crate) fn run(rounds: u64) -> anyhow::Result<()> {
     let mut rng = Rng::new(1);
     let mut step = WorkerStep::default();
-    let machine = WorkerMachine::start(worker(CONCURRENCY, &mut rng)?, Epoch(0), None, 1, &mut step);
+    let machine =
+        WorkerMachine::start(worker(CONCURRENCY, &mut rng)?, Epoch(0), None, 1, &mut step);
     let spec = Arc::new(spec(&mut rng));
     let mut rig = Rig { now: START, machine, lease: None, begun: VecDeque::new(), next: 0, spec };
     rig.collect(Batch::from(step));

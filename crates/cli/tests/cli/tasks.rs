@@ -323,7 +323,7 @@ fn two_schedulers_do_not_share_a_directory() {
     let second = lab.member("scheduler", "second", &[], "");
     let mut second = second.start_among(&[("HYPHA_DATA_DIR", &lab.path("first-data"))]);
     assert_eq!(second.wait(WAIT_TIMEOUT).code(), Some(1));
-    let line = second.wait_for_line("another scheduler is using", WAIT_TIMEOUT);
+    let line = second.wait_for_line("another process", WAIT_TIMEOUT);
     assert!(line.contains("first-data") && line.contains("a data_dir of its own"), "{line}");
 }
 

@@ -60,7 +60,8 @@ impl SharedWorkerRig {
 
     fn renew(&mut self, nonce: u64, portion: Option<Portion>) {
         let (lease, epoch, holding) = (self.lease, Epoch(1), Vec::new());
-        self.rig.receive(1, FromWorker::Alive { lease, epoch, nonce, portion, usage: None, holding });
+        self.rig
+            .receive(1, FromWorker::Alive { lease, epoch, nonce, portion, usage: None, holding });
     }
 }
 

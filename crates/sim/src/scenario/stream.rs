@@ -99,7 +99,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
         head_start_s,
         max_priority: if kinds.low_priority.is_some() { HIGH_PRIORITY } else { 0 },
         load,
-        slowdown: slowdown(kinds.interactive > 0.0, max_in_flight.is_some(), !down.is_empty()),
+        slowdown: slowdown(&kinds, max_in_flight.is_some(), !down.is_empty()),
         outages: outages(&down, workers),
     });
     world
@@ -108,14 +108,20 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
 /// How much longer a batch task may wait because of later tasks that go before it. Interactive requests go first; they are
 /// a quarter of the work at most, and leave more than half of the slots, unless they have piled up while there was no
 /// worker: then they leave every fifth start. While a limit on the tasks in flight holds up the queues of workers and
-/// that of the scheduler, they take turns.
-fn slowdown(has_interactive: bool, is_limited: bool, has_outages: bool) -> f64 {
-    let by_interactive = match (has_interactive, has_outages) {
+/// that of the scheduler, they take turns. A worker with a queue of its own gets other tasks by a reservation, before
+/// which one of its slots may be idle until the run in another ends.
+fn slowdown(kinds: &TaskKinds, is_limited: bool, has_outages: bool) -> f64 {
+    let by_interactive = match (kinds.interactive > 0.0, has_outages) {
         (false, _) => 1.0,
         (true, false) => 2.0,
         (true, true) => 5.0,
     };
-    if is_limited { 2.0 * by_interactive } else { by_interactive }
+    let by_queues = match (is_limited, kinds.bound > 0.0) {
+        (true, _) => 2.0,
+        (false, true) => 1.5,
+        (false, false) => 1.0,
+    };
+    by_queues * by_interactive
 }
 
 /// When everything must have ended: the stream, and the tasks left at its end.
