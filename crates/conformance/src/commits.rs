@@ -86,6 +86,8 @@ async fn fail_a_commit<H: Harness>(harness: &mut H) -> H::Store {
     let (store, _) = harness.open();
     commit(&store, vec![accepted(1), attempted(1, 1, 1)]).unwrap();
     store.healthy().unwrap();
+    // Its reply shows that the work of the commit before it is over.
+    commit(&store, vec![]).unwrap();
     harness.fail_writes(true);
     let lost = vec![
         accepted(2),

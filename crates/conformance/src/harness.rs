@@ -30,7 +30,8 @@ pub trait Harness: Default {
     ) -> BoxFuture<'a, (Self::Machine, Rows)>;
 
     /// Makes writes of rows, and of records with [`Record::Started`](hypha_engine::Record::Started), fail from now on,
-    /// or succeed again. If the store has transactions, they fail late in one.
+    /// or succeed again. If the store has transactions, they fail late in one. Must be called while the store has
+    /// nothing to do: a store may go on after it has acknowledged a commit, and expects to be the only one that writes.
     fn fail_writes(&mut self, fail: bool);
 
     /// Runs all closures at the same time, each on a thread of its own.
