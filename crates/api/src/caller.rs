@@ -9,7 +9,7 @@ use crate::app_state::AppState;
 use crate::error::Error;
 
 /// The caller of a request. Put into the request's extensions before it is routed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Caller {
     /// The tenant on whose behalf the caller acts.
     pub(crate) tenant: Option<Name>,
@@ -19,6 +19,8 @@ pub(crate) struct Caller {
     pub(crate) priority_ceiling: Option<Priority>,
     /// How many tasks of the tenant may be open, interactive requests included.
     pub(crate) quota: Option<u32>,
+    /// How much the tenant may have, relative to the others.
+    pub(crate) weight: Option<f64>,
 }
 
 /// The role of a caller.
@@ -44,8 +46,13 @@ impl Role {
 
 impl Caller {
     /// The caller of every request, where there are no tokens.
-    pub(crate) const ANONYMOUS_ADMIN: Caller =
-        Caller { tenant: None, role: Role::Admin, priority_ceiling: None, quota: None };
+    pub(crate) const ANONYMOUS_ADMIN: Caller = Caller {
+        tenant: None,
+        role: Role::Admin,
+        priority_ceiling: None,
+        quota: None,
+        weight: None,
+    };
 
     /// Whether the caller may see a task.
     pub(crate) fn may_see(&self, spec: &TaskSpec) -> bool {

@@ -10,7 +10,7 @@ use axum::routing::get;
 use hypha_engine::scheduler::Counts;
 use hypha_engine::{Command, Reply, Scheduler};
 use hypha_model::{SchedulerId, WorkerId};
-use hypha_placement::{Statistics, Strategy, WorkerView};
+use hypha_placement::{Statistics, Strategy, TenantView, WorkerView};
 use hypha_predict::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -64,6 +64,10 @@ pub(crate) struct SchedulerBody {
     tasks: TaskCounts,
     workers: WorkerCounts,
     resources: ResourcesBody,
+    /// The tenants that have tasks: `tenant`, `weight`, `dominant_share`, `running` and `queued`. Administrators see
+    /// all, others their own.
+    #[schema(value_type = Vec<Object>)]
+    tenants: Vec<TenantView>,
 }
 
 /// Statistics of the strategy since it was chosen.
@@ -118,8 +122,8 @@ pub(crate) struct ChangeForm {
     get, path = "/api/v1/scheduler", tag = "scheduler",
     responses((status = 200, description = "The scheduler", body = SchedulerBody))
 )]
-async fn show(State(app): State<AppState>, _: Caller) -> Result<Response, Error> {
-    scheduler_response(&app).await
+async fn show(State(app): State<AppState>, caller: Caller) -> Result<Response, Error> {
+    scheduler_response(&app, &caller).await
 }
 
 /// Chooses another strategy or another predictor. No task is lost: waiting tasks are decided again.
@@ -154,7 +158,7 @@ async fn change(
             _ => return Err(Error::internal()),
         }
     }
-    scheduler_response(&app).await
+    scheduler_response(&app, &caller).await
 }
 
 /// A strategy as a name, or as an object with parameters.
@@ -173,13 +177,17 @@ fn mode(text: &str) -> Result<Mode, Error> {
     text.parse().map_err(|error| Error::unprocessable(format!("predictor_mode: {error}")))
 }
 
-async fn scheduler_response(app: &AppState) -> Result<Response, Error> {
+async fn scheduler_response(app: &AppState, caller: &Caller) -> Result<Response, Error> {
     let workers = parts::read_workers(&*app.service, |_, view, _| view).await;
     let mut body = None;
     app.service.read(&mut |scheduler, _| {
         body = Some(SchedulerBody::of(scheduler, &workers, app.settings.version));
     });
-    Ok(response::json(StatusCode::OK, &body.ok_or_else(Error::internal)?))
+    let mut body = body.ok_or_else(Error::internal)?;
+    if let Some(own) = caller.visible_tenant() {
+        body.tenants.retain(|view| view.tenant == own);
+    }
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 impl SchedulerBody {
@@ -209,6 +217,7 @@ impl SchedulerBody {
                 available: workers.iter().filter(|it| it.available).count(),
             },
             resources: ResourcesBody::of(workers.iter().filter(|it| it.available)),
+            tenants: scheduler.tenants(),
         }
     }
 }

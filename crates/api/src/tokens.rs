@@ -23,6 +23,10 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Randomness in a token: 256 bits cannot be guessed.
 const TOKEN_BYTES: usize = 32;
 
+/// The range of weights: a tenant with the least may have a millionth of what one with the greatest has.
+const MIN_WEIGHT: f64 = 0.001;
+const MAX_WEIGHT: f64 = 1_000.0;
+
 /// The tokens of a file, read again when it changes.
 #[derive(Debug)]
 pub struct Tokens {
@@ -54,6 +58,8 @@ pub struct NewToken {
     pub max_priority: Option<Priority>,
     /// How many tasks of the tenant may be open.
     pub quota: Option<u32>,
+    /// How much the tenant may have, relative to the others; 1 if `None`.
+    pub weight: Option<f64>,
 }
 
 /// Why a file of tokens is not used.
@@ -98,6 +104,7 @@ struct Entry {
     role: Role,
     max_priority: Option<InputValue>,
     quota: Option<u32>,
+    weight: Option<f64>,
 }
 
 impl Tokens {
@@ -131,6 +138,9 @@ impl Tokens {
         }
         if let Some(quota) = new.quota {
             line("quota", toml::Value::Integer(quota.into()));
+        }
+        if let Some(weight) = new.weight {
+            line("weight", toml::Value::Float(weight));
         }
         (token, entry)
     }
@@ -202,7 +212,16 @@ fn parse(text: &str) -> Result<CallersByHash, String> {
                 .transpose()
                 .map_err(|error: FieldError| format!("token {number}: {error}"))?,
             quota: entry.quota,
+            weight: entry.weight,
         };
+        if caller.weight.is_some() && caller.tenant.is_none() {
+            return Err(format!("token {number} has a weight but no tenant"));
+        }
+        if caller.weight.is_some_and(|weight| !(MIN_WEIGHT..=MAX_WEIGHT).contains(&weight)) {
+            return Err(format!(
+                "`weight` of token {number} is not between {MIN_WEIGHT} and {MAX_WEIGHT}"
+            ));
+        }
         if caller.quota.is_some() && caller.tenant.is_none() {
             return Err(format!("token {number} has a quota but no tenant"));
         }
@@ -236,6 +255,7 @@ mod tests {
             role: Role::User,
             max_priority: Some(Priority::from_milli(500)),
             quota: Some(1_000),
+            weight: Some(2.5),
         };
         let (token, entry) = Tokens::issue(&new);
         let (admin, admin_entry) =
@@ -249,6 +269,7 @@ mod tests {
             role: Role::User,
             priority_ceiling: Some(Priority::from_milli(500)),
             quota: Some(1_000),
+            weight: Some(2.5),
         };
         assert_eq!(tokens.caller(&token), Some(caller));
         assert_eq!(tokens.caller(&admin).unwrap().role, Role::Admin);
@@ -276,6 +297,11 @@ mod tests {
             (format!("[[tokens]]\nhash = \"{hash}\"\ntoken = \"x\""), "unknown field `token`"),
             (format!("[[tokens]]\nhash = \"{hash}\"\nquota = -1"), "quota"),
             (format!("[[tokens]]\nhash = \"{hash}\"\nquota = 1"), "no tenant"),
+            (format!("[[tokens]]\nhash = \"{hash}\"\nweight = 1.0"), "a weight but no tenant"),
+            (
+                format!("[[tokens]]\nhash = \"{hash}\"\ntenant = \"a\"\nweight = 0.0"),
+                "`weight` of token 1",
+            ),
             (format!("[[tokens]]\nhash = \"{hash}\"\nmax_priority = \"x\""), "max_priority"),
             (format!("[[tokens]]\nhash = \"{hash}\"\n").repeat(2), "token 2 has the hash of one"),
         ];

@@ -24,6 +24,9 @@ pub(crate) fn describe(unavailability: &Unavailability, caller: &Caller) -> Stri
         Unavailability::Unreachable { since } => {
             format!("unreachable since {}", Timestamp(*since))
         }
+        Unavailability::Owner { since, reason } => {
+            format!("{} since {}", reason.describe(), Timestamp(*since))
+        }
         Unavailability::Unresponsive { since } => {
             format!("unresponsive since {}", Timestamp(*since))
         }
@@ -58,6 +61,7 @@ pub(crate) fn kind_label(unavailability: &Unavailability) -> &'static str {
         Unavailability::NotLeased { .. } => "no lease",
         Unavailability::Lost { .. } => "lost",
         Unavailability::Unreachable { .. } => "unreachable",
+        Unavailability::Owner { reason, .. } => reason.describe(),
         Unavailability::Unresponsive { .. } => "unresponsive",
         Unavailability::LeasedToOthers => "held by other schedulers",
         Unavailability::Quarantined(_) => "quarantined after failures",
@@ -66,6 +70,7 @@ pub(crate) fn kind_label(unavailability: &Unavailability) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use hypha_engine::OwnerReason;
     use hypha_model::Time;
 
     use super::*;
@@ -85,6 +90,10 @@ mod tests {
         let lost = Unavailability::Lost { since, reason: "it was stopped" };
         check(&lost, "lost at 2023-11-14T22:13:20.000Z: it was stopped");
         check(&Unavailability::Unreachable { since }, "unreachable since 2023-11-14T22:13:20.000Z");
+        check(
+            &Unavailability::Owner { since, reason: OwnerReason::Paused },
+            "paused by its owner since 2023-11-14T22:13:20.000Z",
+        );
         check(
             &Unavailability::Unresponsive { since },
             "unresponsive since 2023-11-14T22:13:20.000Z",

@@ -13,7 +13,11 @@ pub(crate) enum Command {
     /// Check a configuration file as `run` would, with the HYPHA_* and OTEL_* variables that are set now
     Check {
         /// The file
-        file: PathBuf,
+        #[arg(required_unless_present = "config")]
+        file: Option<PathBuf>,
+        /// The file, as the `run` commands take it
+        #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+        config: Option<PathBuf>,
         /// Its role: gateway, scheduler, worker or data. By default, the one role that the file has keys of
         #[arg(long)]
         role: Option<NodeRole>,
@@ -27,7 +31,10 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Check { file, role } => check(&file, role, &environment()),
+        Command::Check { file, config, role } => {
+            let file = file.or(config).unwrap_or_default();
+            check(&file, role, &environment())
+        }
         Command::Schema { role } => {
             let schema = serde_json::to_string_pretty(&hypha_config::schema(role));
             print(&format!("{}\n", schema.map_err(Failure::work)?))

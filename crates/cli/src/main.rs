@@ -10,6 +10,7 @@ mod tasks;
 mod token;
 mod up;
 mod usage;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -50,9 +51,9 @@ enum Command {
     /// Run a scheduler, or list workers and data sets
     #[command(subcommand)]
     Scheduler(scheduler::Command),
-    /// Run a worker, which offers the resources of this machine
+    /// Run a worker, which offers the resources of this machine, or pause it
     #[command(subcommand)]
-    Worker(role::Command),
+    Worker(worker::Command),
     /// Run the scheduler in virtual time: compare strategies, check the guarantees under faults
     #[command(subcommand)]
     Sim(sim::Command),
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
         Command::Data(command) => role::run(NodeRole::Data, command),
         Command::Gateway(command) => role::run(NodeRole::Gateway, command),
         Command::Scheduler(command) => scheduler::run(command),
-        Command::Worker(command) => role::run(NodeRole::Worker, command),
+        Command::Worker(command) => worker::run(command),
         Command::Sim(command) => sim::run(command),
         Command::Tasks(command) => tasks::run(command),
         Command::Up(arguments) => up::run(arguments),

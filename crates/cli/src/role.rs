@@ -169,7 +169,7 @@ pub(crate) fn look(
 
 impl ConfigArguments {
     /// Requires a file.
-    fn of(config: PathBuf) -> ConfigArguments {
+    pub(crate) fn of(config: PathBuf) -> ConfigArguments {
         ConfigArguments {
             config,
             gateway: Vec::new(),

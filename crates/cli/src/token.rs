@@ -29,6 +29,9 @@ pub(crate) struct Token {
     /// How many tasks of the tenant may be open at once
     #[arg(long, value_name = "TASKS")]
     quota: Option<u32>,
+    /// How much the tenant may have while others wait too, relative to them; 1 if not given
+    #[arg(long)]
+    weight: Option<f64>,
     /// A note for people, such as whose it is
     #[arg(long)]
     name: Option<String>,
@@ -56,6 +59,7 @@ pub(crate) fn run(token: Token) -> Result<(), Failure> {
             .transpose()
             .map_err(Failure::usage)?,
         quota: token.quota,
+        weight: token.weight,
     };
     if token.file.exists() {
         // Better detected now than by the scheduler.

@@ -45,6 +45,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often their state is checked meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How often a connection to the gateway is tried: it listens a fraction of a second after its start.
+const LISTEN_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
 pub(crate) fn run(up: Up) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -72,23 +75,35 @@ async fn serve(up: Up) -> Result<(), Failure> {
     let gateway_at = free_port(api)?;
     let gateway = format!("/ip4/127.0.0.1/tcp/{gateway_at}");
     let config = |name: &str| directory.join(format!("{name}.toml"));
-    let mut plan = vec![
-        NodeCommand::new("gateway", "gateway", config("gateway")).flag("--listen", &gateway),
+    let first =
+        NodeCommand::new("gateway", "gateway", config("gateway")).flag("--listen", &gateway);
+    let mut others = vec![
         NodeCommand::new("scheduler", "scheduler", config("scheduler"))
             .flag("--gateway", &gateway)
             .variable(BIND_ADDRESS, &api.to_string()),
     ];
-    plan.extend((1..=up.workers).map(|number| {
+    others.extend((1..=up.workers).map(|number| {
         let name = format!("worker-{number}");
         NodeCommand::new(&name, "worker", config(&name)).flag("--gateway", &gateway)
     }));
     let scheduler = scheduler_config(&config("scheduler"), &gateway, api)?;
     let own = directory::scheduler_id(&scheduler.network.cert_pem)?;
     let guarded = scheduler.api.tls.is_some() || scheduler.api.tokens_file.is_some();
-    let mut children = Children::start(plan)?;
-    let ready = match guarded {
-        true => Ok(Some(Ready::Unauthorized)),
-        false => children.wait_for(wait_until_ready(api, own, usize::from(up.workers))).await,
+    let mut children = Children::new()?;
+    children.start(first);
+    // Nodes that start before their gateway listens warn that it is unreachable.
+    let ready = match children.wait_for(wait_until_listening(gateway_at)).await {
+        Ok(Some(())) => {
+            others.into_iter().for_each(|node| children.start(node));
+            match guarded {
+                true => Ok(Some(Ready::Unauthorized)),
+                false => {
+                    children.wait_for(wait_until_ready(api, own, usize::from(up.workers))).await
+                }
+            }
+        }
+        Ok(None) => Ok(None),
+        Err(failure) => Err(failure),
     };
     match ready {
         Err(failure) => {
@@ -170,6 +185,16 @@ enum Ready {
     OtherScheduler,
 }
 
+/// Waits until the gateway accepts connections; if it takes too long, the others start and report it.
+async fn wait_until_listening(port: u16) {
+    let listening = async {
+        while tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
+            tokio::time::sleep(LISTEN_POLL_INTERVAL).await;
+        }
+    };
+    let _ = tokio::time::timeout(START_TIMEOUT, listening).await;
+}
+
 async fn wait_until_ready(api: SocketAddr, own: SchedulerId, workers: usize) -> Ready {
     let ready = async {
         loop {
@@ -239,6 +264,17 @@ mod tests {
         let refused = check_free(api).unwrap_err().to_string();
         assert!(refused.contains(&format!("at {api}: another program has this address")));
         assert!(refused.ends_with("--api HOST:PORT chooses another address"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn the_others_wait_until_the_gateway_listens() {
+        let port = hypha_local::free_port().unwrap();
+        let mut wait = std::pin::pin!(wait_until_listening(port));
+        // Longer than a refused connection takes; nothing listens, so no time is too long.
+        let early = tokio::time::timeout(5 * LISTEN_POLL_INTERVAL, &mut wait).await;
+        assert!(early.is_err(), "nothing listens yet");
+        let _gateway = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        wait.await;
     }
 
     #[test]

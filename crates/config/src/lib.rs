@@ -136,7 +136,11 @@ pub fn guess_role(path: &Path) -> Result<Option<NodeRole>, Diagnostics> {
 
 fn read(path: &Path) -> Result<Vec<u8>, Diagnostics> {
     let wrong = |error: std::io::Error| {
-        Diagnostics::of_file(path, format!("cannot read the configuration: {error}"))
+        let advice = match error.kind() {
+            std::io::ErrorKind::NotFound => "; `hypha ROLE init` writes one",
+            _ => "",
+        };
+        Diagnostics::of_file(path, format!("cannot read the configuration: {error}{advice}"))
     };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(wrong)?;

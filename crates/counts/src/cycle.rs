@@ -94,8 +94,14 @@ impl SchedulerHarness {
     }
 
     pub(crate) fn submit(&mut self, spec: Arc<TaskSpec>) {
-        let task =
-            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let task = NewTask {
+            spec,
+            idempotency_key: None,
+            bind_at_once: false,
+            stored: true,
+            quota: None,
+            weight: None,
+        };
         let command = Command::SubmitTasks(vec![task]);
         self.step(SchedulerEvent::CommandReceived(command));
     }

@@ -179,8 +179,14 @@ impl Bench {
     fn submit(&mut self) {
         self.open += 1;
         let spec = Arc::clone(&self.specs[self.rng.below(64) as usize]);
-        let task =
-            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let task = NewTask {
+            spec,
+            idempotency_key: None,
+            bind_at_once: false,
+            stored: true,
+            quota: None,
+            weight: None,
+        };
         let command = Command::SubmitTasks(vec![task]);
         self.happen(self.now, SchedulerEvent::CommandReceived(command));
     }

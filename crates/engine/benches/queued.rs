@@ -119,6 +119,7 @@ fn new_task(case: &Case, number: u64) -> NewTask {
         bind_at_once: false,
         stored: true,
         quota: None,
+        weight: None,
     }
 }
 

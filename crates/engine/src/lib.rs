@@ -12,7 +12,7 @@ pub mod scheduler;
 pub mod store;
 pub mod worker;
 
-pub use hypha_market::{DevicePart, LeaseRequest, Portion};
+pub use hypha_market::{DevicePart, LeaseRequest, OwnerReason, OwnerState, Portion};
 pub use instance_notification::InstanceNotification;
 pub use message::{CheckedMessage, Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;

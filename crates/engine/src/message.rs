@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_market::{LeaseRequest, Portion};
+use hypha_market::{LeaseRequest, OwnerReason, Portion};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskError,
     TaskResult, TaskSpec, Usage,
@@ -212,6 +212,9 @@ pub enum FromWorker {
     Unreachable {
         /// Their names.
         executors: Vec<Name>,
+        /// Why the owner lets none of them take anything new; sent before the refusal of a lease too. `None` if the
+        /// owner does not.
+        owner: Option<OwnerReason>,
     },
     /// This incarnation of the worker stops, or has stopped, gracefully: it returns the attempts that it has not
     /// finished.

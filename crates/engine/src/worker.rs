@@ -2,11 +2,13 @@
 //! recorded.
 //!
 //! The rest of the machine is in the files below: `lease.rs` (which scheduler holds which portion), `run_queue.rs` (the
-//! order in which runs begin), `leave.rs` (a graceful stop), `image.rs` (the durable state).
+//! order in which runs begin), `leave.rs` (a graceful stop), `owner.rs` (an owner who lets nothing new begin),
+//! `image.rs` (the durable state).
 
 mod image;
 mod lease;
 mod leave;
+mod owner;
 mod run_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +16,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
-use hypha_market::{LeaseBook, LeaseKey, Portion};
+use hypha_market::{Holder, LeaseBook, LeaseKey, OwnerState, Portion};
 use hypha_model::{
     AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Usage,
     Worker,
@@ -146,6 +148,8 @@ pub enum WorkerEvent {
     },
     /// It was measured how much of the machine is in use. Heartbeats report it.
     UsageMeasured(Usage),
+    /// The owner has paused or resumed the worker, its hours have begun or ended, or the owner's use of the machine has.
+    OwnerChanged(OwnerState),
     /// The worker is to stop gracefully: it returns the attempts that it has not finished, and takes no more.
     LeaveRequested,
     /// The time of [`Machine::wake_at`] has come.
@@ -162,19 +166,22 @@ pub struct WorkerMachine {
     rng: Rng,
     book: LeaseBook<RunId>,
     runs: BTreeMap<RunId, RunState>,
-    /// For each scheduler, the runs that wait for room.
-    queues: BTreeMap<SchedulerId, run_queue::RunQueue>,
+    /// For each lease, the runs that wait for room.
+    queues: BTreeMap<Holder, run_queue::RunQueue>,
     /// When something is due for a run: its timeout, or a resend of its result. Each run has at most one entry.
     agenda: BTreeSet<(Time, RunId)>,
     /// Executors whose back ends are unreachable.
     unreachable: BTreeSet<usize>,
     /// How much of the machine was in use when that was last measured.
     usage: Option<Usage>,
+    owner: OwnerState,
     mutant: Option<Mutant>,
 }
 
 struct RunState {
     dispatch: Arc<Dispatch>,
+    /// The lease that it runs under.
+    holder: Holder,
     executor: usize,
     phase: RunPhase,
     due: Option<Time>,
@@ -198,7 +205,7 @@ enum RunPhase {
 }
 
 impl LeaseKey for RunId {
-    fn holder(&self) -> SchedulerId {
+    fn scheduler(&self) -> SchedulerId {
         self.scheduler
     }
 }
@@ -226,10 +233,13 @@ impl Machine for WorkerMachine {
                 self.back_end_checked(executor, is_healthy, step)
             }
             WorkerEvent::UsageMeasured(usage) => self.usage = Some(usage),
+            WorkerEvent::OwnerChanged(state) => self.owner_changed(state, step),
             WorkerEvent::LeaveRequested => self.leave(step),
             WorkerEvent::Woke => self.wake(now, step),
         }
-        self.begin_fitting(now, step);
+        if self.takes_new_work() {
+            self.begin_fitting(now, step);
+        }
     }
 
     fn wake_at(&self, now: Time) -> Option<Time> {
@@ -264,6 +274,7 @@ impl WorkerMachine {
             agenda: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             usage: None,
+            owner: OwnerState::default(),
             worker,
             mutant: None,
         }
@@ -300,14 +311,14 @@ impl WorkerMachine {
         self.epoch
     }
 
-    /// The lease that a scheduler holds, and until when.
-    pub fn lease_of(&self, holder: SchedulerId) -> Option<(LeaseId, Time)> {
-        self.book.lease_of(holder)
+    /// The shared lease that a scheduler holds, and until when.
+    pub fn lease_of(&self, scheduler: SchedulerId) -> Option<(LeaseId, Time)> {
+        self.book.lease_of(Holder::shared(scheduler))
     }
 
-    /// What a scheduler's lease covers.
-    pub fn limit_of(&self, holder: SchedulerId) -> Option<&Portion> {
-        self.book.limit_of(holder)
+    /// What a scheduler's shared lease covers.
+    pub fn limit_of(&self, scheduler: SchedulerId) -> Option<&Portion> {
+        self.book.limit_of(Holder::shared(scheduler))
     }
 
     /// Recomputes the state that is kept incrementally and compares.
@@ -363,16 +374,21 @@ impl WorkerMachine {
                 }
             }
             ToWorker::ReleaseLease { lease, epoch } => {
-                if self.holds_lease(from, lease, epoch) {
-                    self.end_lease(now, from, step);
+                if let Some(holder) = self.holder_of(from, lease, epoch) {
+                    self.end_lease(now, holder, step);
                 }
             }
         }
     }
 
-    /// Whether `from` holds exactly this lease of this incarnation.
-    fn holds_lease(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> bool {
-        epoch == self.epoch && self.book.holds(from, lease)
+    /// The holder of this lease, if it is of this incarnation and `from` holds it.
+    fn holder_of(&self, from: SchedulerId, lease: LeaseId, epoch: Epoch) -> Option<Holder> {
+        (epoch == self.epoch).then(|| self.book.holder_of(from, lease)).flatten()
+    }
+
+    /// The schedulers that hold leases.
+    fn lease_holders(&self) -> BTreeSet<SchedulerId> {
+        self.book.holders().map(|holder| holder.scheduler).collect()
     }
 
     fn back_end_checked(&mut self, executor: usize, is_healthy: bool, step: &mut WorkerStep) {
@@ -380,26 +396,28 @@ impl WorkerMachine {
             true => self.unreachable.remove(&executor),
             false => executor < self.worker.executors.len() && self.unreachable.insert(executor),
         };
-        for holder in self.book.holders().filter(|_| is_news) {
-            self.send_unreachable(holder, step);
+        if is_news {
+            for holder in self.lease_holders() {
+                self.send_unreachable(holder, step);
+            }
         }
     }
 
-    /// Reports which executors are unreachable.
+    /// Reports which executors are unreachable: all of them while the owner lets nothing new begin.
     fn send_unreachable(&self, to: SchedulerId, step: &mut WorkerStep) {
-        let executors = &self.worker.executors;
+        let owner = self.owner.refusal();
+        let executors = self.worker.executors.iter().enumerate();
         let unreachable =
-            self.unreachable.iter().filter_map(|at| Some(executors.get(*at)?.name.clone()));
-        let message = FromWorker::Unreachable { executors: unreachable.collect() };
-        send_message_at_once(step, to, message);
+            executors.filter(|(at, _)| owner.is_some() || self.unreachable.contains(at));
+        let executors = unreachable.map(|(_, executor)| executor.name.clone()).collect();
+        send_message_at_once(step, to, FromWorker::Unreachable { executors, owner });
     }
 
-    /// The attempts of a scheduler that are here and whose end will be reported.
-    fn holding_for(&self, scheduler: SchedulerId) -> Vec<(AttemptId, Fence)> {
+    /// The attempts under a lease that are here and whose end will be reported.
+    fn holding_for(&self, holder: Holder) -> Vec<(AttemptId, Fence)> {
         let held = |(run, state): (&RunId, &RunState)| {
             let is_stopped = matches!(state.phase, RunPhase::Stopping { timed_out: false, .. });
-            (run.scheduler == scheduler && !is_stopped)
-                .then_some((state.dispatch.attempt, run.fence))
+            (state.holder == holder && !is_stopped).then_some((state.dispatch.attempt, run.fence))
         };
         self.runs.iter().filter_map(held).collect()
     }
@@ -413,7 +431,11 @@ impl WorkerMachine {
     ) {
         let id = RunId { scheduler: from, fence: dispatch.fence };
         let fence = dispatch.fence;
-        if dispatch.resume.is_some() && self.holds_lease(from, dispatch.lease, dispatch.epoch) {
+        let holder = match from {
+            SchedulerId::LOCAL => Some(Holder::shared(from)),
+            _ => self.holder_of(from, dispatch.lease, dispatch.epoch),
+        };
+        if dispatch.resume.is_some() && holder.is_some() {
             self.resume_run(now, id, dispatch.timeout);
         }
         if let Some(known) = self.runs.get(&id) {
@@ -430,27 +452,29 @@ impl WorkerMachine {
             send_message_at_once(step, from, message);
             return;
         }
-        if from != SchedulerId::LOCAL && !self.holds_lease(from, dispatch.lease, dispatch.epoch) {
+        let Some(holder) = holder else {
             let message = FromWorker::LeaseUnknown { lease: dispatch.lease, epoch: dispatch.epoch };
             send_message_at_once(step, from, message);
             return;
-        }
+        };
         if self.is_leaving && from != SchedulerId::LOCAL {
             return self.send_left(from, step);
         }
         self.acknowledge_leave(from);
         let attempt = dispatch.attempt;
         let requirement = &dispatch.spec.requirement;
-        let executor = match self.book.executor_for(from, requirement) {
-            Ok(_) if self.is_leaving => Err(Refusal::without_amount(RefusalKind::Unavailable)),
-            Ok(_) if self.is_full(from) => Err(Refusal::without_amount(RefusalKind::Busy)),
+        let executor = match self.book.executor_for(holder, requirement) {
+            Ok(_) if self.is_leaving || !self.takes_new_work() => {
+                Err(Refusal::without_amount(RefusalKind::Unavailable))
+            }
+            Ok(_) if self.is_full(holder) => Err(Refusal::without_amount(RefusalKind::Busy)),
             found => found,
         };
         match executor {
             Ok(executor) => {
                 let phase = RunPhase::Waiting;
                 let interactive = dispatch.interactive;
-                self.runs.insert(id, RunState { dispatch, executor, phase, due: None });
+                self.runs.insert(id, RunState { dispatch, holder, executor, phase, due: None });
                 if !self.enqueue(id, executor, interactive) {
                     send_message_at_once(step, from, FromWorker::Accepted { attempt, fence });
                 }
@@ -472,32 +496,34 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether no more attempts of a scheduler are accepted, not even to wait.
-    fn is_full(&self, scheduler: SchedulerId) -> bool {
-        let slots = self.concurrency_for(scheduler) as usize;
+    /// Whether no more attempts under a lease are accepted, not even to wait.
+    fn is_full(&self, holder: Holder) -> bool {
+        let slots = self.concurrency_for(holder) as usize;
         let most_waiting = slots.saturating_mul(MAX_PREFETCH_PER_SLOT);
-        let waiting = self.queues.get(&scheduler).map_or(0, run_queue::RunQueue::len);
+        let waiting = self.queues.get(&holder).map_or(0, run_queue::RunQueue::len);
         let in_all = self.worker.concurrency() as usize;
         waiting >= most_waiting
             || self.runs.len()
                 >= in_all.saturating_mul(1 + MAX_PREFETCH_PER_SLOT).saturating_add(MAX_UNRECORDED)
     }
 
-    /// How many runs of a scheduler run at once.
-    fn concurrency_for(&self, scheduler: SchedulerId) -> u32 {
-        let slots = (0..self.worker.executors.len()).map(|at| self.book.slots_of(scheduler, at));
+    /// How many runs of a lease run at once.
+    fn concurrency_for(&self, holder: Holder) -> u32 {
+        let slots = (0..self.worker.executors.len()).map(|at| self.book.slots_of(holder, at));
         slots.fold(0, u32::saturating_add)
     }
 
     fn fits(&self, id: RunId) -> bool {
         let Some(run) = self.runs.get(&id) else { return false };
-        self.book.fits(id.scheduler, &run.dispatch.spec.requirement, run.executor)
+        self.book.fits(run.holder, &run.dispatch.spec.requirement, run.executor)
     }
 
     fn begin(&mut self, now: Time, id: RunId, step: &mut WorkerStep) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let requirement = &run.dispatch.spec.requirement;
-        let Some(devices) = self.book.begin(id, requirement, run.executor) else { return };
+        let Some(devices) = self.book.begin(id, run.holder, requirement, run.executor) else {
+            return;
+        };
         run.phase = RunPhase::Running { since: now };
         let ends_by = now + run.dispatch.timeout;
         let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
@@ -602,7 +628,7 @@ impl WorkerMachine {
             RunPhase::Waiting | RunPhase::Ended { .. } => return None,
         };
         self.book.end(id, run.executor);
-        if let Some(queue) = self.queues.get_mut(&id.scheduler) {
+        if let Some(queue) = self.queues.get_mut(&run.holder) {
             queue.ended(id);
         }
         Some(phase)

@@ -4,18 +4,24 @@
 //! A lease has a *limit*: no run begins beyond it. It *holds* its limit and the runs that still exceed it, which end in
 //! time and are not replaced. All leases together never hold more than the worker has, so a limit only grows into
 //! capacity that no other lease holds, and only shrinks when its lease is renewed and its holder learns it.
+//!
+//! Each scheduler has at most one *shared* lease, whose limit follows what others want, and any number of *fixed* ones. A
+//! fixed lease begins as a reservation for an offer: it holds nothing until all that it wants is free, then exactly that
+//! until it ends. While it waits, the shared leases shrink to make room.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use hypha_model::{
-    Fit, LeaseId, Ledger, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time, Worker,
+    Fit, LeaseId, Ledger, OfferId, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time,
+    Worker,
 };
 
-use crate::divide::{Claim, divide};
+use crate::divide::{Claim, divide, portion_for};
 use crate::portion::{DevicePart, Portion};
 
-/// Schedulers that hold or want a portion of one worker at a time: each decision examines all of them.
+/// Leases, reservations and requests that wait for a portion of one worker at a time: each decision examines all of them.
 pub const MAX_HOLDERS: usize = 64;
 
 /// How long capacity that two schedulers need and only one can have stays with one of them, if it needs it that long.
@@ -28,8 +34,26 @@ const MAX_EARLY_RENEWALS: u8 = 8;
 
 /// The key of a booking.
 pub trait LeaseKey: Ord + Copy {
-    /// The holder of the lease that it is booked under.
-    fn holder(&self) -> SchedulerId;
+    /// The scheduler that holds the lease that it is booked under.
+    fn scheduler(&self) -> SchedulerId;
+}
+
+/// Names a lease in the book: the shared one of a scheduler, or the fixed one that an offer became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The scheduler that holds it.
+    pub scheduler: SchedulerId,
+    /// The offer; `None` for the shared lease.
+    pub offer: Option<OfferId>,
+}
+
+/// What a fixed lease is to cover.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FixedPortion {
+    /// What a requirement needs, on any devices.
+    Requirement(Arc<Requirement>),
+    /// All of the worker.
+    Whole,
 }
 
 /// A scheduler's request for a lease.
@@ -77,9 +101,9 @@ pub struct LeaseBook<K> {
     ledger: Ledger<K>,
     /// For each executor, how many runs it has.
     used: Vec<u32>,
-    leases: BTreeMap<SchedulerId, Lease<K>>,
+    leases: BTreeMap<Holder, Lease<K>>,
     /// Leases that have ended, while runs under them have not.
-    ending: BTreeMap<SchedulerId, Lease<K>>,
+    ending: BTreeMap<Holder, Lease<K>>,
     /// Schedulers whose last request was refused, and until when another request is expected.
     waiting: BTreeMap<SchedulerId, (Terms, Time)>,
     /// A planted fault: capacity that others hold is granted again. Has no effect without the `mutants` feature.
@@ -98,6 +122,12 @@ struct Lease<K> {
     ledger: Ledger<K>,
     used: Vec<u32>,
     early_renewals: u8,
+    /// For a fixed lease, what it covers.
+    fixed: Option<FixedPortion>,
+    /// A reservation that waits for its capacity, and holds nothing until all of it is free.
+    is_pending: bool,
+    /// A reservation that no scheduler has accepted.
+    is_offer: bool,
 }
 
 /// What a scheduler wants, and since when it has it or is short of it.
@@ -134,15 +164,16 @@ impl<K: LeaseKey> LeaseBook<K> {
     pub fn request(
         &mut self,
         now: Time,
-        holder: SchedulerId,
+        scheduler: SchedulerId,
         wanted: &LeaseRequest,
         id: impl FnOnce() -> LeaseId,
     ) -> LeaseDecision {
+        let holder = Holder::shared(scheduler);
         let known = self.leases.get(&holder);
         if known.is_some_and(|lease| lease.request > wanted.request) {
             return LeaseDecision::Superseded;
         }
-        if known.is_none() && self.leases.len() + self.waiting.len() >= MAX_HOLDERS {
+        if known.is_none() && self.is_full() {
             return LeaseDecision::Refused(RefusalKind::Busy);
         }
         if let Some(Err(refusal)) =
@@ -154,7 +185,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         let again = known.filter(|lease| lease.request == wanted.request).map(|lease| lease.id);
         let id = again.unwrap_or_else(id);
         let before = known.cloned();
-        let waited = self.waiting.remove(&holder).map(|(terms, _)| terms);
+        let waited = self.waiting.remove(&scheduler).map(|(terms, _)| terms);
         let terms =
             Terms::new(wanted, before.as_ref().map(|lease| &lease.terms).or(waited.as_ref()), now);
         // Runs of an earlier lease that have not ended count against the new one.
@@ -179,7 +210,7 @@ impl<K: LeaseKey> LeaseBook<K> {
                     self.leases.insert(holder, lease);
                 }
                 None => {
-                    self.waiting.insert(holder, (refused.terms.clone(), refused.until));
+                    self.waiting.insert(scheduler, (refused.terms.clone(), refused.until));
                     self.keep_running(holder, refused);
                 }
             }
@@ -192,12 +223,16 @@ impl<K: LeaseKey> LeaseBook<K> {
     pub fn renew(
         &mut self,
         now: Time,
-        holder: SchedulerId,
+        holder: Holder,
         id: LeaseId,
         demand: Option<Arc<Requirement>>,
     ) -> Option<LeaseGrant> {
-        let lease = self.leases.get_mut(&holder).filter(|lease| lease.id == id)?;
+        let lease =
+            self.leases.get_mut(&holder).filter(|lease| lease.id == id && !lease.is_offer)?;
         lease.until = now + lease.ttl;
+        if lease.fixed.is_some() {
+            return Some(lease.grant());
+        }
         let news = lease.terms.demand.is_some() != demand.is_some();
         lease.terms.demand = demand;
         let granted = self.adjust_limit(now, holder);
@@ -207,35 +242,117 @@ impl<K: LeaseKey> LeaseBook<K> {
         granted
     }
 
-    /// Whether `holder` holds exactly this lease.
-    pub fn holds(&self, holder: SchedulerId, id: LeaseId) -> bool {
-        self.leases.get(&holder).is_some_and(|lease| lease.id == id)
+    /// Reserves capacity for an offer, for `time`. Returns whether it holds it already; otherwise it waits for it
+    /// ([`LeaseBook::cover_reservations`]). `None` if the worker could never do it, or has too many leases.
+    pub fn reserve(
+        &mut self,
+        now: Time,
+        holder: Holder,
+        wanted: FixedPortion,
+        time: Span,
+        id: impl FnOnce() -> LeaseId,
+    ) -> Option<bool> {
+        if let FixedPortion::Requirement(requirement) = &wanted {
+            requirement.satisfied_by(&self.worker).ok()?;
+        }
+        if self.leases.contains_key(&holder) || self.is_full() {
+            return None;
+        }
+        let mut lease = self.empty_lease(id(), Terms::fixed(&wanted, now));
+        (lease.ttl, lease.until) = (time, now + time);
+        (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted), true, true);
+        self.leases.insert(holder, lease);
+        self.allow_early_renewals();
+        Some(self.cover_reservation(now, holder))
     }
 
-    /// The holders of leases.
-    pub fn holders(&self) -> impl Iterator<Item = SchedulerId> {
-        self.leases.keys().copied()
+    /// The reservations that have got their capacity since the last time.
+    pub fn cover_reservations(&mut self, now: Time) -> Vec<Holder> {
+        let is_pending = |(_, lease): &(&Holder, &Lease<K>)| lease.is_pending;
+        let mut pending: Vec<_> = self.leases.iter().filter(is_pending).collect();
+        pending.sort_by_key(|(holder, lease)| (lease.terms.since, **holder));
+        let pending: Vec<Holder> = pending.into_iter().map(|(holder, _)| *holder).collect();
+        pending.into_iter().filter(|holder| self.cover_reservation(now, *holder)).collect()
+    }
+
+    /// Gives a reservation its capacity, if all of it is free.
+    fn cover_reservation(&mut self, now: Time, holder: Holder) -> bool {
+        let open = self.available_to(holder);
+        let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
+            return false;
+        };
+        let limit = match &lease.fixed {
+            Some(FixedPortion::Whole) => Some(self.whole.clone()),
+            Some(FixedPortion::Requirement(wanted)) => {
+                portion_for(&self.worker, &open, &lease.limit, wanted)
+            }
+            None => None,
+        };
+        let Some(limit) = limit.filter(|limit| open.covers(limit)) else { return false };
+        let Some(lease) = self.leases.get_mut(&holder) else { return false };
+        lease.ledger.resize(&limit.capacity(&self.worker));
+        (lease.limit, lease.is_pending) = (limit, false);
+        (lease.terms.is_short, lease.terms.since) = (false, now);
+        true
+    }
+
+    /// An offer was accepted: its reservation becomes a lease. A repeated acceptance renews it. `None` if the
+    /// reservation has ended or does not hold its capacity.
+    pub fn accept(&mut self, now: Time, holder: Holder, ttl: Span) -> Option<LeaseGrant> {
+        let lease = self.leases.get_mut(&holder).filter(|lease| !lease.is_pending)?;
+        lease.fixed.as_ref()?;
+        (lease.ttl, lease.until, lease.is_offer) = (ttl, now + ttl, false);
+        Some(lease.grant())
+    }
+
+    /// The holder of a lease, if `scheduler` holds it.
+    pub fn holder_of(&self, scheduler: SchedulerId, id: LeaseId) -> Option<Holder> {
+        let holds = |(_, lease): &(&Holder, &Lease<K>)| lease.id == id && !lease.is_offer;
+        self.leases_of(scheduler).find(holds).map(|(holder, _)| *holder)
+    }
+
+    /// Whether `scheduler` holds exactly this lease.
+    pub fn holds(&self, scheduler: SchedulerId, id: LeaseId) -> bool {
+        self.holder_of(scheduler, id).is_some()
+    }
+
+    /// The holders of leases, without reservations.
+    pub fn holders(&self) -> impl Iterator<Item = Holder> {
+        self.leases.iter().filter(|(_, lease)| !lease.is_offer).map(|(holder, _)| *holder)
+    }
+
+    /// The reservations that are not accepted.
+    pub fn reservations(&self) -> impl Iterator<Item = Holder> {
+        self.leases.iter().filter(|(_, lease)| lease.is_offer).map(|(holder, _)| *holder)
     }
 
     /// A holder's lease, and until when it holds.
-    pub fn lease_of(&self, holder: SchedulerId) -> Option<(LeaseId, Time)> {
+    pub fn lease_of(&self, holder: Holder) -> Option<(LeaseId, Time)> {
         self.leases.get(&holder).map(|lease| (lease.id, lease.until))
     }
 
     /// What a holder's lease covers.
-    pub fn limit_of(&self, holder: SchedulerId) -> Option<&Portion> {
+    pub fn limit_of(&self, holder: Holder) -> Option<&Portion> {
         self.leases.get(&holder).map(|lease| &lease.limit)
     }
 
+    fn leases_of(&self, scheduler: SchedulerId) -> impl Iterator<Item = (&Holder, &Lease<K>)> {
+        self.leases.range(Holder::all_of(scheduler))
+    }
+
+    fn is_full(&self) -> bool {
+        self.leases.len() + self.waiting.len() >= MAX_HOLDERS
+    }
+
     /// A lease has ended. Runs under it keep their room until they have ended.
-    pub fn release(&mut self, holder: SchedulerId) {
+    pub fn release(&mut self, holder: Holder) {
         if let Some(lease) = self.leases.remove(&holder) {
             self.keep_running(holder, lease);
         }
         self.allow_early_renewals();
     }
 
-    fn keep_running(&mut self, holder: SchedulerId, mut lease: Lease<K>) {
+    fn keep_running(&mut self, holder: Holder, mut lease: Lease<K>) {
         if lease.ledger.booking_count() > 0 {
             lease.limit = Portion::empty(&self.worker);
             lease.ledger.resize(&lease.limit.capacity(&self.worker));
@@ -244,9 +361,9 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// A holder whose lease has expired. The lease does not end until it is released.
-    pub fn expired(&mut self, now: Time) -> Option<SchedulerId> {
+    pub fn expired(&mut self, now: Time) -> Option<Holder> {
         self.waiting.retain(|_, (_, until)| *until > now);
-        let over = |(_, lease): &(&SchedulerId, &Lease<K>)| lease.until <= now;
+        let over = |(_, lease): &(&Holder, &Lease<K>)| lease.until <= now;
         self.leases.iter().find(over).map(|(holder, _)| *holder)
     }
 
@@ -261,7 +378,7 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// Holders that should renew now: their leases would cover another portion. Each is notified a few times at most.
-    pub fn early_renewals(&mut self, now: Time) -> Vec<(SchedulerId, LeaseId)> {
+    pub fn early_renewals(&mut self, now: Time) -> Vec<(Holder, LeaseId)> {
         let alone = self.leases.len() + self.waiting.len() == 1;
         if alone && self.leases.values().all(|lease| lease.limit == self.whole) {
             return Vec::new();
@@ -271,7 +388,8 @@ impl<K: LeaseKey> LeaseBook<K> {
         for (holder, target) in fair_shares {
             let open = self.available_to(holder);
             let Some(lease) = self.leases.get_mut(&holder) else { continue };
-            if lease.early_renewals > 0 && target.min(&open) != lease.limit {
+            let is_shared = lease.fixed.is_none();
+            if is_shared && lease.early_renewals > 0 && target.min(&open) != lease.limit {
                 lease.early_renewals -= 1;
                 due.push((holder, lease.id));
             }
@@ -296,7 +414,7 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// all of the worker counts.
     pub fn executor_for(
         &self,
-        holder: SchedulerId,
+        holder: Holder,
         requirement: &Requirement,
     ) -> Result<usize, Refusal> {
         requirement.satisfied_by(&self.worker)?;
@@ -311,7 +429,7 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// Whether a run would fit now, in the lease of its holder and on the worker.
-    pub fn fits(&self, holder: SchedulerId, requirement: &Requirement, executor: usize) -> bool {
+    pub fn fits(&self, holder: Holder, requirement: &Requirement, executor: usize) -> bool {
         if !self.has_slot(holder, executor) {
             return false;
         }
@@ -326,7 +444,7 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// Whether an executor has a free slot for a holder.
-    pub fn has_slot(&self, holder: SchedulerId, executor: usize) -> bool {
+    pub fn has_slot(&self, holder: Holder, executor: usize) -> bool {
         let has_slot = |lease: &Lease<K>| lease.used[executor] < lease.limit.slots[executor];
         self.used[executor] < self.whole.slots[executor]
             && self.leases.get(&holder).is_none_or(has_slot)
@@ -336,10 +454,11 @@ impl<K: LeaseKey> LeaseBook<K> {
     pub fn begin(
         &mut self,
         key: K,
+        holder: Holder,
         requirement: &Requirement,
         executor: usize,
     ) -> Option<Vec<u32>> {
-        let lease = self.leases.get_mut(&key.holder());
+        let lease = self.leases.get_mut(&holder);
         let ledger = lease.as_ref().map(|lease| &lease.ledger);
         let may_use = |device| ledger.is_none_or(|ledger| ledger.has_room_on(device, requirement));
         self.ledger.allocate_where(key, requirement, Fit::First, may_use).ok()?;
@@ -365,10 +484,10 @@ impl<K: LeaseKey> LeaseBook<K> {
             return;
         }
         self.used[executor] -= 1;
-        let holder = key.holder();
+        let of_scheduler = Holder::all_of(key.scheduler());
         // Its lease may have ended before it.
-        let ending = self.ending.get_mut(&holder);
-        for lease in self.leases.get_mut(&holder).into_iter().chain(ending) {
+        let ending = self.ending.range_mut(of_scheduler.clone());
+        for (_, lease) in self.leases.range_mut(of_scheduler).chain(ending) {
             if lease.ledger.release(key).is_ok() {
                 lease.used[executor] -= 1;
             }
@@ -382,12 +501,12 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 
     /// The ledger of a holder's lease, or of the worker for a holder that needs no lease.
-    pub fn ledger_of(&self, holder: SchedulerId) -> &Ledger<K> {
+    pub fn ledger_of(&self, holder: Holder) -> &Ledger<K> {
         self.leases.get(&holder).map_or(&self.ledger, |lease| &lease.ledger)
     }
 
     /// How many tasks an executor may run at once for a holder.
-    pub fn slots_of(&self, holder: SchedulerId, executor: usize) -> u32 {
+    pub fn slots_of(&self, holder: Holder, executor: usize) -> u32 {
         self.limit_of(holder).unwrap_or(&self.whole).slots.get(executor).copied().unwrap_or(0)
     }
 
@@ -410,11 +529,13 @@ impl<K: LeaseKey> LeaseBook<K> {
         }
         let mut held = Portion::empty(&self.worker);
         for (holder, lease) in self.leases.iter().chain(&self.ending) {
-            lease.ledger.check().map_err(|error| format!("lease of {holder}: {error}"))?;
+            lease.ledger.check().map_err(|error| format!("lease of {holder:?}: {error}"))?;
             let booked: u32 = lease.used.iter().sum();
             if booked as usize != lease.ledger.booking_count() {
                 let count = lease.ledger.booking_count();
-                return Err(format!("lease of {holder}: {count} are booked and {booked} counted"));
+                return Err(format!(
+                    "lease of {holder:?}: {count} are booked and {booked} counted"
+                ));
             }
             held = held.plus(&lease.held());
         }
@@ -437,11 +558,14 @@ impl<K: LeaseKey> LeaseBook<K> {
             limit,
             used: vec![0; self.used.len()],
             early_renewals: 0,
+            fixed: None,
+            is_pending: false,
+            is_offer: false,
         }
     }
 
     /// Sets the limit of a lease to its fair share, as far as no other lease holds it.
-    fn adjust_limit(&mut self, now: Time, holder: SchedulerId) -> Option<LeaseGrant> {
+    fn adjust_limit(&mut self, now: Time, holder: Holder) -> Option<LeaseGrant> {
         let target = self.fair_shares(now).remove(&holder)?;
         let limit = target.min(&self.available_to(holder));
         let (worker, whole) = (&self.worker, &self.whole);
@@ -452,25 +576,29 @@ impl<K: LeaseKey> LeaseBook<K> {
         }
         lease.terms.update(now, worker, &lease.limit);
         let portion = (lease.limit != *whole).then(|| lease.limit.clone());
-        Some(LeaseGrant { lease: lease.id, ttl: lease.ttl, portion })
+        Some(LeaseGrant { portion, ..lease.grant() })
     }
 
     /// The fair share of each, whatever is held.
-    fn fair_shares(&self, now: Time) -> BTreeMap<SchedulerId, Portion> {
+    fn fair_shares(&self, now: Time) -> BTreeMap<Holder, Portion> {
         let nothing = Portion::empty(&self.worker);
-        let leases =
-            self.leases.iter().map(|(holder, lease)| (*holder, &lease.terms, &lease.limit));
-        let waiting = self.waiting.iter().map(|(holder, (terms, _))| (*holder, terms, &nothing));
+        let leases = self.leases.iter().map(|(holder, lease)| {
+            (*holder, &lease.terms, &lease.limit, lease.fixed_claim(&self.whole))
+        });
+        let waiting = self.waiting.iter();
+        let waiting = waiting
+            .map(|(scheduler, (terms, _))| (Holder::shared(*scheduler), terms, &nothing, None));
         let mut claims: Vec<_> = leases.chain(waiting).collect();
-        claims.sort_by_key(|(holder, terms, _)| (terms.turn_order(now), *holder));
+        claims.sort_by_key(|(holder, terms, ..)| (terms.turn_order(now), *holder));
         let wanted: Vec<Claim<'_>> =
-            claims.iter().map(|(_, terms, holds)| terms.claim(holds)).collect();
-        let parts = divide(&self.worker, &wanted);
+            claims.iter().map(|(_, terms, holds, fixed)| terms.claim(holds, *fixed)).collect();
+        let parts =
+            divide(&self.worker, &self.whole.minus(&in_use(&self.ledger, &self.used)), &wanted);
         claims.iter().map(|(holder, ..)| *holder).zip(parts).collect()
     }
 
     /// The portion that no lease but that of `holder` holds.
-    fn available_to(&self, holder: SchedulerId) -> Portion {
+    fn available_to(&self, holder: Holder) -> Portion {
         let all = self.leases.iter().chain(&self.ending);
         let others = all.filter(|(other, _)| **other != holder && !self.grants_twice);
         others.fold(self.whole.clone(), |open, (_, lease)| open.minus(&lease.held()))
@@ -489,15 +617,48 @@ impl<K: LeaseKey> LeaseBook<K> {
     }
 }
 
+impl Holder {
+    /// The shared lease of a scheduler.
+    pub const fn shared(scheduler: SchedulerId) -> Holder {
+        Holder { scheduler, offer: None }
+    }
+
+    /// The lease for an offer to a scheduler.
+    pub const fn offer(scheduler: SchedulerId, offer: OfferId) -> Holder {
+        Holder { scheduler, offer: Some(offer) }
+    }
+
+    fn all_of(scheduler: SchedulerId) -> RangeInclusive<Holder> {
+        Holder::shared(scheduler)..=Holder::offer(scheduler, OfferId::MAX)
+    }
+}
+
 impl<K: LeaseKey> Lease<K> {
+    fn grant(&self) -> LeaseGrant {
+        LeaseGrant { lease: self.id, ttl: self.ttl, portion: Some(self.limit.clone()) }
+    }
+
+    /// The portion that a fixed lease has, or that a reservation of all of the worker waits for.
+    fn fixed_claim<'a>(&'a self, whole: &'a Portion) -> Option<&'a Portion> {
+        match &self.fixed {
+            Some(FixedPortion::Whole) if self.is_pending => Some(whole),
+            Some(_) if !self.is_pending => Some(&self.limit),
+            _ => None,
+        }
+    }
+
     /// Its limit, and the runs that exceed it.
     fn held(&self) -> Portion {
-        let (cpu_milli, memory_bytes, storage_bytes, devices) = self.ledger.in_use();
-        let part = |(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu };
-        let devices = devices.map(part).collect();
-        let slots = self.used.clone();
-        self.limit.max(&Portion { cpu_milli, memory_bytes, storage_bytes, devices, slots })
+        self.limit.max(&in_use(&self.ledger, &self.used))
     }
+}
+
+/// What the runs of a ledger use, with the slots in use.
+fn in_use<K: LeaseKey>(ledger: &Ledger<K>, used: &[u32]) -> Portion {
+    let (cpu_milli, memory_bytes, storage_bytes, devices) = ledger.in_use();
+    let part = |(memory_bytes, milli_gpu)| DevicePart { memory_bytes, milli_gpu };
+    let (devices, slots) = (devices.map(part).collect(), used.to_vec());
+    Portion { cpu_milli, memory_bytes, storage_bytes, devices, slots }
 }
 
 impl Terms {
@@ -512,9 +673,24 @@ impl Terms {
         }
     }
 
-    fn claim<'a>(&'a self, holds: &'a Portion) -> Claim<'a> {
+    /// The terms of a reservation, which waits for its capacity until it holds it.
+    fn fixed(wanted: &FixedPortion, now: Time) -> Terms {
+        let requirement = match wanted {
+            FixedPortion::Requirement(requirement) => Some(Arc::clone(requirement)),
+            FixedPortion::Whole => None,
+        };
+        Terms {
+            minimum: requirement.clone(),
+            maximum: requirement,
+            demand: None,
+            is_short: true,
+            since: now,
+        }
+    }
+
+    fn claim<'a>(&'a self, holds: &'a Portion, fixed: Option<&'a Portion>) -> Claim<'a> {
         let (minimum, maximum) = (self.minimum.as_deref(), self.maximum.as_deref());
-        Claim { holds, minimum, maximum, demand: self.demand.as_deref() }
+        Claim { holds, fixed, minimum, maximum, demand: self.demand.as_deref() }
     }
 
     /// Updates whether the limit covers the demand.

@@ -1,6 +1,6 @@
 //! Divides a worker between the schedulers that claim a portion of it.
 //!
-//! First each claim gets its lease's minimum, then the demand of a queued task, in the order of turns, as far as that
+//! First come the portions of fixed leases, then each claim gets its lease's minimum, then the demand of a queued task, in the order of turns, as far as that
 //! goes; the rest is divided max-min fair, first between claims with queued tasks and then between all. GPUs stay whole
 //! unless a requirement asks for a share, and stay with their holders where that is as fair.
 
@@ -15,6 +15,8 @@ use crate::portion::{DevicePart, Portion};
 pub struct Claim<'a> {
     /// What it holds now.
     pub holds: &'a Portion,
+    /// Exactly this, if it is a fixed lease; the other amounts do not count then.
+    pub fixed: Option<&'a Portion>,
     /// What its lease promises at least.
     pub minimum: Option<&'a Requirement>,
     /// No more than this; `None` is all of the worker.
@@ -24,10 +26,12 @@ pub struct Claim<'a> {
 }
 
 /// Divides all of `worker` between the claims, which are in the order of their turns. Returns the portions in the same
-/// order.
-pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
+/// order. Of several GPUs that would do, a claim gets those that are idle: others would be free only when their runs
+/// have ended.
+pub fn divide(worker: &Worker, idle: &Portion, claims: &[Claim<'_>]) -> Vec<Portion> {
     let mut division = Division {
         worker,
+        idle,
         claims,
         left: Portion::whole(worker),
         parts: vec![Portion::empty(worker); claims.len()],
@@ -35,25 +39,64 @@ pub fn divide(worker: &Worker, claims: &[Claim<'_>]) -> Vec<Portion> {
     let holds_minimum = |claim: &Claim<'_>| {
         claim.minimum.is_some_and(|minimum| claim.holds.refusal_for(worker, minimum).is_none())
     };
-    // A minimum that is held goes before one that is only requested.
+    let free = |claim: &Claim<'_>| claim.fixed.is_none();
+    // What is held goes before what is only requested.
+    division.fix_each(|claim| claim.fixed.filter(|fixed| claim.holds == *fixed));
     for made in [true, false] {
-        division.cover_each(|claim| claim.minimum.filter(|_| holds_minimum(claim) == made));
+        let is_next = |claim: &Claim<'_>| free(claim) && holds_minimum(claim) == made;
+        division.cover_each(|claim| claim.minimum.filter(|_| is_next(claim)));
     }
-    division.cover_each(|claim| claim.demand);
-    division.cover_each(|claim| claim.maximum);
-    division.share(|claim| claim.maximum.is_none() && claim.demand.is_some());
-    division.share(|claim| claim.maximum.is_none());
+    division.fix_each(|claim| claim.fixed.filter(|fixed| claim.holds != *fixed));
+    division.cover_each(|claim| claim.demand.filter(|_| free(claim)));
+    division.cover_each(|claim| claim.maximum.filter(|_| free(claim)));
+    division.share(|claim| free(claim) && claim.maximum.is_none() && claim.demand.is_some());
+    division.share(|claim| free(claim) && claim.maximum.is_none());
     division.parts
+}
+
+/// The portion of what is `open` that covers `requirement`, on devices that are held already if possible. `None` if there
+/// is none.
+pub fn portion_for(
+    worker: &Worker,
+    open: &Portion,
+    holds: &Portion,
+    requirement: &Requirement,
+) -> Option<Portion> {
+    let (minimum, maximum) = (Some(requirement), Some(requirement));
+    let claim = Claim { holds, fixed: None, minimum, maximum, demand: None };
+    let mut division = Division {
+        worker,
+        idle: open,
+        claims: &[claim],
+        left: open.clone(),
+        parts: vec![Portion::empty(worker)],
+    };
+    division.cover(0, requirement);
+    division.parts.pop().filter(|portion| !portion.is_empty())
 }
 
 struct Division<'a> {
     worker: &'a Worker,
+    /// What no run uses.
+    idle: &'a Portion,
     claims: &'a [Claim<'a>],
     left: Portion,
     parts: Vec<Portion>,
 }
 
 impl<'a> Division<'a> {
+    /// Gives claims exactly the portions of their fixed leases, where all of it is left.
+    fn fix_each(&mut self, wanted: impl Fn(&Claim<'a>) -> Option<&'a Portion>) {
+        for at in 0..self.claims.len() {
+            if let Some(fixed) = wanted(&self.claims[at])
+                && self.left.covers(fixed)
+            {
+                self.left = self.left.minus(fixed);
+                self.parts[at] = fixed.clone();
+            }
+        }
+    }
+
     fn cover_each(&mut self, wanted: impl Fn(&Claim<'a>) -> Option<&'a Requirement>) {
         for at in 0..self.claims.len() {
             if let Some(requirement) = wanted(&self.claims[at]) {
@@ -88,8 +131,11 @@ impl<'a> Division<'a> {
         };
         let may_use = |at: usize| requirement.gpu_ids.allow(at as u32) && !lacks(open.devices[at]);
         let mut devices: Vec<usize> = (0..open.devices.len()).filter(|at| may_use(*at)).collect();
-        let held = |at: usize| holds.devices.get(at).copied().unwrap_or_default();
-        devices.sort_by_key(|at| (lacks(part.devices[*at]), lacks(held(*at))));
+        let of =
+            |portion: &Portion, at: usize| portion.devices.get(at).copied().unwrap_or_default();
+        devices.sort_by_key(|at| {
+            (lacks(part.devices[*at]), lacks(of(holds, *at)), lacks(of(self.idle, *at)))
+        });
         for at in devices.into_iter().take(requirement.min_gpus as usize) {
             let device = &mut grown.devices[at];
             device.memory_bytes = device.memory_bytes.max(wanted.memory_bytes);

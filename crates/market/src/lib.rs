@@ -3,16 +3,38 @@
 //! A lease names a [`Portion`] of a worker: cores, memory, disk, GPUs with memory and share, and slots of its
 //! executors. Several schedulers may hold portions of one worker; contested capacity is divided max-min fair
 //! ([`divide`]). The owner's side is the [`LeaseBook`], with the one ledger of the worker; the holder's side is a
-//! [`HeldLease`] for each worker.
+//! [`HeldLease`] for each worker. [`Terms`] are what the owner asks for it.
 
+mod advert;
+mod arbiter;
+mod auction;
 mod book;
 mod divide;
 mod holder;
 mod portion;
+mod terms;
 
-pub use book::{
-    LeaseBook, LeaseDecision, LeaseGrant, LeaseKey, LeaseRequest, MAX_HOLDERS, TURN_DURATION,
+pub use advert::{
+    Advert, Advertiser, MAX_LEASE_TTL, MAX_MEMBERS, MAX_OFFERS_WANTED, MAX_ROLES, Offer,
+    OfferedRole, WINDOW_RANGE, WantedRole,
 };
-pub use divide::{Claim, divide};
+pub use arbiter::{
+    Arbiter, COMPARISON_WINDOW, Ignored, MAX_ADVERTS_PER_SCHEDULER, MAX_OPEN_ADVERTS, OpenAdvert,
+    RESERVED_AFTER_WINDOW, answer_delay,
+};
+pub use auction::{
+    Auction, Choice, Member, NotCounted, NotCountedBy, OfferRefusal, RoleExplanation,
+    RoleShortfall, ScoreParts, Scored, Shortfall, Valuation, WorkerStanding, backoff,
+    offers_wanted,
+};
+pub use book::{
+    FixedPortion, Holder, LeaseBook, LeaseDecision, LeaseGrant, LeaseKey, LeaseRequest,
+    MAX_HOLDERS, TURN_DURATION,
+};
+pub use divide::{Claim, divide, portion_for};
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use portion::{DevicePart, Portion};
+pub use terms::{
+    Hours, HoursError, LocalTime, OwnerReason, OwnerState, OwnerUse, Pricing, Terms, TermsRefusal,
+    Weekday, YieldTerms,
+};

@@ -134,6 +134,14 @@ uuid_id!(
     LeaseId, "a lease id", "lease-"
 );
 uuid_id!(
+    /// An advert, spelled `advert-{uuid}`.
+    AdvertId, "an advert id", "advert-"
+);
+uuid_id!(
+    /// An offer, spelled `offer-{uuid}`.
+    OfferId, "an offer id", "offer-"
+);
+uuid_id!(
     /// A worker, spelled as a bare UUID, as `ti_uuid` and `scheduled_ti` show it.
     WorkerId, "a worker id", ""
 );
@@ -142,6 +150,11 @@ uuid_id!(
     /// A scheduler, spelled as a bare UUID.
     SchedulerId, "a scheduler id", ""
 );
+
+impl OfferId {
+    /// No offer has a greater id.
+    pub const MAX: OfferId = OfferId::from_uuid(Uuid::max());
+}
 
 impl TaskId {
     /// A new id after `last`: of the present moment, or of the next free one.

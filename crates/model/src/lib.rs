@@ -37,7 +37,9 @@ pub use capability::{CapabilityQuery, Listing};
 pub use executor::{Executor, ExecutorClass};
 pub use failure::{FailureKind, FailureOrigin, TaskError};
 pub use gpu_ids::GpuIds;
-pub use id::{AttemptId, Epoch, Fence, JobId, LeaseId, SchedulerId, TaskId, WorkerId};
+pub use id::{
+    AdvertId, AttemptId, Epoch, Fence, JobId, LeaseId, OfferId, SchedulerId, TaskId, WorkerId,
+};
 pub use job::JobSpec;
 pub use job_input::JobInput;
 pub use ledger::{Fit, Ledger, LedgerError};

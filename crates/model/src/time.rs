@@ -152,6 +152,7 @@ impl fmt::Display for Time {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
+            0 => f.write_str("0 s"),
             micros if micros < MICROS_PER_MILLI => write!(f, "{micros} µs"),
             // A value that would round to 1000.0 ms is shown as a second.
             micros if micros < MICROS_PER_SECOND - MICROS_PER_MILLI / 20 => {
@@ -179,8 +180,8 @@ mod tests {
     fn spans_are_shown_in_a_fitting_unit() {
         let shown = |micros| Span::from_micros(micros).to_string();
         assert_eq!(
-            [shown(999), shown(1_500), shown(999_949), shown(999_999), shown(61_000_000)],
-            ["999 µs", "1.5 ms", "999.9 ms", "1.00 s", "61.00 s"]
+            [shown(0), shown(999), shown(1_500), shown(999_949), shown(999_999), shown(61_000_000)],
+            ["0 s", "999 µs", "1.5 ms", "999.9 ms", "1.00 s", "61.00 s"]
         );
     }
 

@@ -158,7 +158,9 @@ pub struct FoundDataset {
 #[derive(Debug, Error)]
 pub enum StartError {
     /// An address that cannot be listened on.
-    #[error("cannot listen on {address}: {problem}")]
+    #[error(
+        "cannot listen on {address}: {problem}; stop the process that has this address, or change `listen_addresses`"
+    )]
     Listen {
         /// The address.
         address: Multiaddr,

@@ -20,7 +20,7 @@ mod worker;
 
 pub use network_client::{NetworkClient, find_datasets, find_workers, probe};
 pub use runtime::{NodeConfig, run};
-pub use worker::LAUNCHER_SUBCOMMAND;
+pub use worker::{LAUNCHER_SUBCOMMAND, set_paused};
 
 /// Why a node did not start, or a query of the network failed.
 #[derive(Debug, thiserror::Error)]

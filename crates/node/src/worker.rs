@@ -7,6 +7,7 @@ mod host;
 mod instance;
 mod monitored;
 mod objects;
+mod owner;
 mod piece_batcher;
 mod runners;
 mod start_reports;
@@ -32,6 +33,8 @@ use crate::{NodeError, hardware};
 use host::{EpochFiles, MAX_EVENTS, WorkerHost, WorkerInput};
 use instance::LocalInstance;
 use objects::Uploads;
+use owner::OwnerWatch;
+pub use owner::set_paused;
 pub use runners::LAUNCHER_SUBCOMMAND;
 use runners::Runners;
 
@@ -70,7 +73,9 @@ pub(crate) async fn start(
     let files = EpochFiles(config.data_dir.clone());
     files.probe().map_err(unusable)?;
     let shared = Arc::new(worker.clone());
-    let (machine, step) = host::start(&shared, &files).map_err(unusable)?;
+    let watch = OwnerWatch::new(&config.data_dir).map_err(unusable)?;
+    let owner = watch.state();
+    let (machine, step) = host::start(&shared, &files, owner).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
     let (events, inputs) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
@@ -93,6 +98,7 @@ pub(crate) async fn start(
     let host = WorkerHost {
         worker: shared,
         files,
+        owner,
         runners: runners.clone(),
         events: events.clone(),
         local,
@@ -101,6 +107,7 @@ pub(crate) async fn start(
         starts: start_reports::StartReports::default(),
     };
     tokio::spawn(measure_usage(events.clone(), stop.clone()));
+    tokio::spawn(watch.run(events.clone(), stop.clone()));
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
     tokio::spawn(channels::serve(channels, events, runners.clone()));
     let machine_loop = tokio::spawn(host::run(machine_loop, stop.clone()));

@@ -231,7 +231,7 @@ impl Placement {
     /// A task that waits although a worker would take it, or without a reason. An index that misses a worker shows up
     /// here; the simulator calls it after every step.
     pub fn unexplained(&self, predictor: &Predictor, now: Time) -> Option<String> {
-        let heads = |interactive| self.waiting.heads_after(interactive, None);
+        let heads = |interactive| self.waiting.heads(interactive);
         let heads: Vec<TaskRef> =
             heads(true).chain(heads(false)).map(|(_, _, task)| task).collect();
         for task in heads {

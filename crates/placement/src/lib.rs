@@ -29,6 +29,8 @@ mod reservation;
 mod statistics;
 mod strategy;
 mod suspended;
+mod tenants;
+mod turns;
 mod usage;
 mod waiting;
 
@@ -56,6 +58,7 @@ pub use strategy::{
     LoadMetric, MAX_LOOKAHEAD, MIN_LOOKAHEAD, PROBABILISTIC_CANDIDATES, Pick, Predictive, Strategy,
     StrategyError,
 };
+pub use tenants::{MAX_CONSECUTIVE_BY_PRIORITY, TenantView};
 
 use crate::choose::Scratch;
 use crate::decision::{Decision, SpareDecisions};
@@ -63,6 +66,8 @@ use crate::order::RunningMean;
 use crate::parked::ReconsiderCursor;
 use crate::pool::Pool;
 use crate::strategy::{Order, Recipe};
+use crate::tenants::Tenants;
+use crate::turns::Resume;
 use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
 
 /// The caller's number for a task; small and dense, reused when the task is gone.
@@ -159,6 +164,7 @@ pub struct Placement {
     preferences: Preferences,
     pool: Pool,
     waiting: WaitingQueue,
+    tenants: Tenants,
     tasks: PagedSlab<Task>,
     cursor: usize,
     rng: Rng,
@@ -195,7 +201,7 @@ pub struct Placement {
     planned_at: Time,
     /// Where the last plan ended if it did not reach the end of the queue, and the state of the pool when that round
     /// began.
-    ended_at: Option<(QueuePosition, u64)>,
+    ended_at: Option<(Resume, u64)>,
     scratch: Scratch,
     spare: SpareDecisions,
     statistics: Statistics,
@@ -264,6 +270,7 @@ impl Placement {
             preferences,
             pool: Pool::new(recipe),
             waiting: WaitingQueue::default(),
+            tenants: Tenants::default(),
             tasks: PagedSlab::default(),
             cursor: 0,
             rng: Rng::new(seed),
@@ -318,6 +325,7 @@ impl Placement {
         let (predicted_s, relative_error) =
             (predicted.mean_s, predicted.error_s / predicted.mean_s.max(1e-9));
         self.mean_predicted_s.add(predicted_s);
+        self.tenants.arrived(request.spec.tenant.as_ref());
         let entry = Task {
             request,
             stage,
@@ -368,6 +376,7 @@ impl Placement {
             let reference_s = entry.predicted_s.max(1e-6);
             let model = entry.request.spec.requirement.model.as_ref();
             self.in_flight -= 1;
+            self.tenants.returned(&entry.request.spec);
             self.pool.change(slot, now, |member| {
                 let executor = member.executor_of(task);
                 member.remove_in_flight(task, now);
@@ -393,6 +402,7 @@ impl Placement {
             self.leave_stage(task, now);
         }
         let gone = self.tasks.remove(task.0 as usize)?;
+        self.tenants.left(&gone.request.spec);
         if let Some(decision) = gone.decision {
             self.spare.put(decision);
         }
@@ -445,7 +455,8 @@ impl Placement {
             position.rank = (-1e3 * requirement.priority.as_f64()) as i64;
         }
         let interactive = entry.request.interactive;
-        let shape = self.waiting.insert(requirement, interactive, position, task);
+        let tenant = self.tenants.of(&entry.request.spec);
+        let shape = self.waiting.insert(tenant, requirement, interactive, position, task);
         entry.stage = Stage::Waiting(shape, position.rank);
         self.waiting_s += entry.predicted_s;
         if entry.request.bind_at_once {
@@ -479,7 +490,9 @@ impl Placement {
         if arrived.rank < rank {
             self.waiting.remove(shape, entry.position(rank));
             let requirement = &entry.request.spec.requirement;
-            let shape = self.waiting.insert(requirement, entry.request.interactive, arrived, task);
+            let interactive = entry.request.interactive;
+            let tenant = self.tenants.of(&entry.request.spec);
+            let shape = self.waiting.insert(tenant, requirement, interactive, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);
         }
         held_at
@@ -505,6 +518,7 @@ impl Placement {
             }
             Stage::Dispatched(slot) => {
                 self.in_flight -= 1;
+                self.tenants.returned(&entry.request.spec);
                 self.pool.change(slot, now, |member| member.remove_in_flight(task, now));
             }
         }

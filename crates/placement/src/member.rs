@@ -15,6 +15,7 @@ use crate::model_records::PastRuns;
 use crate::reliability::Reliability;
 use crate::reservation::Reservation;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
+use crate::tenants::Holdings;
 use crate::usage::MeasuredUsage;
 
 /// At most this many tasks wait on a worker for each that it can run at once. It covers round trips of many run times
@@ -70,6 +71,8 @@ pub(crate) struct Member {
     /// The last measurement of its machine.
     pub(crate) measured: Option<MeasuredUsage>,
     capabilities: u64,
+    /// What it offers, as it was added to what the pool offers.
+    pub(crate) counted_offer: Holdings,
 }
 
 /// How long a task waits until it begins: mean and standard deviation.
@@ -115,6 +118,7 @@ impl Member {
             demanded_cpu_milli: 0,
             demanded_memory_bytes: 0,
             measured: None,
+            counted_offer: Holdings::default(),
             capabilities: capability::capabilities_of(&worker, &[], local),
             worker,
         }

@@ -11,6 +11,8 @@ pub enum PlacementMutant {
     NoReservations,
     /// However long a task waits, those with a higher priority go first.
     UnagedPriorities,
+    /// The shares of tenants do not count.
+    UnfairShares,
 }
 
 impl Placement {

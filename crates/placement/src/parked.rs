@@ -7,6 +7,7 @@
 
 use hypha_model::{Executor, Requirement, Worker};
 
+use crate::tenants::TenantId;
 use crate::waiting::{ShapeId, ShapeKey};
 use crate::{Placement, TaskRef, WorkerSlot};
 
@@ -157,6 +158,7 @@ fn ranges_of(worker: &Worker) -> Vec<Range> {
                 model,
                 amounts: [0; 7],
                 interactive: false,
+                tenant: TenantId::default(),
             };
             let range = move |model| Range { first: first(model), any_model };
             models.clone().into_iter().map(range).collect::<Vec<_>>()

@@ -9,8 +9,9 @@ use hypha_predict::Predictor;
 use crate::decision::HeldBack;
 use crate::fair_queue::MAX_CONSECUTIVE_INTERACTIVE;
 use crate::member::Member;
-use crate::queue_cursor::QueueCursor;
+use crate::queue_cursor::QueueEntry;
 use crate::strategy::{Bind, Predictive, Recipe, Strategy};
+use crate::turns::{Resume, TurnCursor};
 use crate::waiting::{QueuePosition, ShapeId};
 use crate::{Action, Placement, Stage, Task, TaskRef, WorkerSlot, choose};
 
@@ -171,8 +172,9 @@ impl Placement {
         };
         let (resume, round) = self.ended_at.take().unzip();
         let round = round.unwrap_or(self.pool.version());
-        let (mut interactive, mut batch) =
-            (QueueCursor::new(true, None), QueueCursor::new(false, resume));
+        let resume = resume.unwrap_or_default();
+        let mut interactive = TurnCursor::new(true, &self.waiting, &[]);
+        let mut batch = TurnCursor::new(false, &self.waiting, &resume);
         let (mut failed_looks, mut has_ended) = (0, false);
         while !self.is_full() && self.pool.room_at_s() <= now.as_secs_f64() {
             if failed_looks == MAX_FAILED_LOOKS_AT_FRONT {
@@ -183,10 +185,10 @@ impl Placement {
                 true => (&mut batch, &mut interactive),
                 false => (&mut interactive, &mut batch),
             };
-            let (cursor, step) = match first.next(&self.waiting) {
+            let (cursor, step) = match self.next_in_turn(first) {
                 Some(step) => (first, Some(step)),
                 None => {
-                    let step = second.next(&self.waiting);
+                    let step = self.next_in_turn(second);
                     (second, step)
                 }
             };
@@ -195,7 +197,7 @@ impl Placement {
                 break;
             };
             if failed_looks == max_failed_looks || actions.len() >= MAX_ACTIONS_PER_PLAN {
-                self.ended_at = Some((batch.previous(), round));
+                self.ended_at = Some((batch.resume(), round));
                 break;
             }
             if self.is_reserved(task) {
@@ -207,7 +209,10 @@ impl Placement {
             let still_waits = (looks > 0).then_some(opened);
             looks = looks.saturating_sub(1);
             match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
-                PlacementOutcome::Dispatched => cursor.removed(shape, position, &self.waiting),
+                PlacementOutcome::Dispatched => {
+                    self.tenants.count_start(cursor.is_by_priority());
+                    cursor.removed(shape, position, &self.waiting);
+                }
                 PlacementOutcome::HeldBack => {
                     failed_looks += 1;
                     held_back.push(task);
@@ -226,7 +231,7 @@ impl Placement {
         }
         // Tasks that were skipped because the previous plan had looked at them have not seen the changes since.
         if has_ended && batch.has_skipped() && round != self.pool.version() {
-            self.ended_at = Some((QueuePosition::FIRST, self.pool.version()));
+            self.ended_at = Some((Resume::new(), self.pool.version()));
         }
         // A task that leaves a free worker to others must not be overtaken for its size as well.
         if self.pool.has_free() {
@@ -236,6 +241,12 @@ impl Placement {
         }
         held_back.clear();
         self.held_back = held_back;
+    }
+
+    /// The next task of the tenant whose turn it is.
+    fn next_in_turn(&self, cursor: &mut TurnCursor) -> Option<QueueEntry> {
+        let turn = |tenant, position, task| self.turn(tenant, position, task);
+        cursor.next(&self.waiting, self.tenants.ignores_priority(), turn)
     }
 
     /// Whether a worker refused a task because of another's reservation.
@@ -327,7 +338,8 @@ impl Placement {
     }
 
     fn first_head(&self) -> Option<(QueuePosition, ShapeId, TaskRef)> {
-        let first = |interactive| self.waiting.heads_after(interactive, None).next();
+        let first =
+            |interactive| self.next_in_turn(&mut TurnCursor::new(interactive, &self.waiting, &[]));
         first(true).or_else(|| first(false))
     }
 
@@ -478,6 +490,7 @@ impl Placement {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return false };
         entry.stage = Stage::Dispatched(slot);
         self.in_flight += 1;
+        self.tenants.dispatched(&entry.request.spec);
         let (spec, estimate) = (Arc::clone(&entry.request.spec), entry.estimate());
         let interactive = entry.request.interactive;
         self.mean_run_s.add(estimate.mean_s);
@@ -589,8 +602,7 @@ impl Placement {
     /// Counts the interactive tasks that go before waiting batch tasks.
     fn count_interactive(&mut self, task: TaskRef) {
         let Some(entry) = self.tasks.get(task.0 as usize) else { return };
-        let batch_waits =
-            self.waiting.heads_after(false, None).next().is_some() || self.pool.has_bound();
+        let batch_waits = !self.waiting.tenants(false).is_empty() || self.pool.has_bound();
         self.consecutive_interactive = match entry.request.interactive && batch_waits {
             true => self.consecutive_interactive.saturating_add(1),
             false => 0,
@@ -601,6 +613,7 @@ impl Placement {
         let Some(entry) = self.tasks.get_mut(task.0 as usize) else { return };
         entry.stage = Stage::Dispatched(slot);
         self.in_flight += 1;
+        self.tenants.dispatched(&entry.request.spec);
         let (spec, estimate) = (Arc::clone(&entry.request.spec), entry.estimate());
         let interactive = entry.request.interactive;
         self.mean_run_s.add(estimate.mean_s);

@@ -467,7 +467,9 @@ impl Placement {
         if let Some(task) = self.reserved_task(slot) {
             self.release_reservation(task, now);
         }
-        self.pool.remove(slot);
+        if let Some(member) = self.pool.remove(slot) {
+            self.tenants.offer_changed(member.counted_offer, Default::default());
+        }
         self.gained_capacity.remove(&slot);
         self.capacity_lost();
         back
@@ -485,6 +487,7 @@ impl Placement {
             member.available = available;
             member.draining = false;
         });
+        self.recount_offer(slot);
     }
 
     /// Only this part of a worker may be used from now on: `worker` describes it as if it had no more, and `slots` is
@@ -496,6 +499,7 @@ impl Placement {
         self.capacity_lost();
         self.capacity_gained(slot);
         self.pool.change(slot, now, |member| member.resize(worker, slots, now));
+        self.recount_offer(slot);
     }
 
     /// A worker gets the tasks already bound to it, and no new ones.
@@ -505,6 +509,7 @@ impl Placement {
             member.available = false;
             member.draining = true;
         });
+        self.recount_offer(slot);
     }
 
     /// A message from a worker arrived.
@@ -643,7 +648,7 @@ impl Placement {
         worker: &Worker,
     ) -> Option<&Requirement> {
         let heads = |interactive| {
-            let heads = self.waiting.heads_after(interactive, None).take(MAX_SHAPES_SEARCHED);
+            let heads = self.waiting.heads(interactive).take(MAX_SHAPES_SEARCHED);
             heads.map(|(_, _, task)| task)
         };
         let bound =
@@ -686,6 +691,9 @@ impl Placement {
     /// Recomputes the incrementally maintained state and compares; the simulator calls it after every step.
     pub fn check(&self, now: Time) -> Result<(), String> {
         if let Some(wrong) = self.wrong_reservation() {
+            return Err(wrong);
+        }
+        if let Some(wrong) = self.wrong_tenant() {
             return Err(wrong);
         }
         if let Some(task) = self.wrongly_parked() {

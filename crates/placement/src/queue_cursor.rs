@@ -1,17 +1,19 @@
-//! A cursor over the scheduler's queue in order: the first task of each shape, and behind a task that stays in the
+//! A cursor over the queue of a tenant in order: the first task of each shape, and behind a task that stays in the
 //! queue the next of its shape. It reads the queue as it goes, so tasks that a plan does not reach cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::TaskRef;
+use crate::tenants::TenantId;
 use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
 
-type QueueEntry = (QueuePosition, ShapeId, TaskRef);
+pub(crate) type QueueEntry = (QueuePosition, ShapeId, TaskRef);
 
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct QueueCursor {
+    tenant: TenantId,
     interactive: bool,
     /// How far it has come among the first tasks of shapes.
     at: Option<QueuePosition>,
@@ -29,13 +31,17 @@ pub(crate) struct QueueCursor {
 
 impl QueueCursor {
     /// A cursor over the interactive tasks, or over the others.
-    pub(crate) fn new(interactive: bool, resume: Option<QueuePosition>) -> QueueCursor {
-        QueueCursor { interactive, resume, ..QueueCursor::default() }
+    pub(crate) fn new(
+        tenant: TenantId,
+        interactive: bool,
+        resume: Option<QueuePosition>,
+    ) -> QueueCursor {
+        QueueCursor { tenant, interactive, resume, ..QueueCursor::default() }
     }
 
     /// The next task in order.
     pub(crate) fn next(&mut self, waiting: &WaitingQueue) -> Option<QueueEntry> {
-        let head = waiting.heads_after(self.interactive, self.at).next();
+        let head = waiting.heads_after(self.tenant, self.interactive, self.at).next();
         let behind = self.followers.peek().map(|Reverse(step)| *step);
         self.was_follower = match (head, behind) {
             (Some(head), Some(behind)) => behind < head,
@@ -71,14 +77,14 @@ impl QueueCursor {
         self.followers.extend(waiting.next_after(shape, Some(position)).map(Reverse));
     }
 
-    /// Continues where the last plan ended.
-    pub(crate) fn skip_to_resume(&mut self) {
-        if let Some(resume) = self.resume.take()
-            && Some(resume) > self.at
-        {
-            self.at = Some(resume);
-            self.has_skipped = true;
-        }
+    /// Continues where the last plan ended. Returns whether that is farther.
+    pub(crate) fn skip_to_resume(&mut self) -> bool {
+        let Some(resume) = self.resume.take().filter(|resume| Some(*resume) > self.at) else {
+            return false;
+        };
+        self.at = Some(resume);
+        self.has_skipped = true;
+        true
     }
 
     /// Whether it skipped tasks that the last plan looked at.

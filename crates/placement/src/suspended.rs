@@ -13,6 +13,7 @@ impl Placement {
     /// ([`Placement::release_unschedulable`]).
     pub fn set_suspended(&mut self, slot: WorkerSlot, executor: usize, suspended: bool, now: Time) {
         self.pool.change(slot, now, |member| member.set_suspended(executor, suspended));
+        self.recount_offer(slot);
         match suspended {
             true => self.capacity_lost(),
             false => self.capacity_gained(slot),

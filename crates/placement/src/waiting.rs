@@ -1,6 +1,6 @@
-//! The scheduler's queue: tasks that are not bound to a worker, in the order of the strategy.
+//! The scheduler's queue: tasks that are not bound to a worker, for each tenant in the order of the strategy.
 //!
-//! Tasks with the same requirements form a shape. If no worker can take the first of a shape, none can take the
+//! Tasks of a tenant with the same requirements form a shape. If no worker can take the first of a shape, none can take the
 //! others, so a plan searches once a shape and not once a task. A shape that no worker of the pool could run even when
 //! idle is parked: plans do not see it until a worker joins that could (`parked.rs`).
 
@@ -11,6 +11,7 @@ use hypha_model::{ExecutorClass, Name, PagedSlab, Requirement};
 use crate::TaskRef;
 use crate::capability::need_of;
 use crate::index::Need;
+use crate::tenants::TenantId;
 
 /// The position of a task in the order: lower goes first. The last part makes every position distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +45,8 @@ pub(crate) struct ShapeKey {
     pub(crate) amounts: [u64; 7],
     /// Does not affect which workers fit, but interactive tasks have a queue of their own.
     pub(crate) interactive: bool,
+    /// Nor does this, but each tenant has queues of its own.
+    pub(crate) tenant: TenantId,
 }
 
 #[derive(Clone, Debug)]
@@ -63,8 +66,10 @@ struct Shape {
 pub(crate) struct WaitingQueue {
     shapes: PagedSlab<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
-    /// The first task of every shape that is not parked: the batch shapes and the interactive ones.
-    heads: [BTreeSet<(QueuePosition, ShapeId)>; 2],
+    /// For each tenant the first task of every shape that is not parked: the batch shapes and the interactive ones.
+    heads: Vec<[BTreeSet<(QueuePosition, ShapeId)>; 2]>,
+    /// The tenants that have some.
+    tenants: [Vec<TenantId>; 2],
     parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
     emptied: Option<ShapeId>,
@@ -83,12 +88,13 @@ impl WaitingQueue {
 
     pub(crate) fn insert(
         &mut self,
+        tenant: TenantId,
         requirement: &Requirement,
         interactive: bool,
         position: QueuePosition,
         task: TaskRef,
     ) -> ShapeId {
-        let id = self.shape_of(requirement, interactive);
+        let id = self.shape_of(tenant, requirement, interactive);
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return id };
         let before = shape.head();
         if shape.tasks.insert(position, task).is_none() {
@@ -122,13 +128,45 @@ impl WaitingQueue {
         if shape.parked || before == after {
             return;
         }
-        let heads = &mut self.heads[usize::from(shape.key.interactive)];
+        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+        self.replace_head(
+            tenant,
+            interactive,
+            before.map(|head| (head, id)),
+            after.map(|head| (head, id)),
+        );
+    }
+
+    /// Replaces the first task of a shape by another.
+    fn replace_head(
+        &mut self,
+        tenant: TenantId,
+        interactive: bool,
+        before: Option<(QueuePosition, ShapeId)>,
+        after: Option<(QueuePosition, ShapeId)>,
+    ) {
+        let (at, lane) = (tenant.0 as usize, usize::from(interactive));
+        if self.heads.len() <= at {
+            self.heads.resize_with(at + 1, Default::default);
+        }
+        let heads = &mut self.heads[at][lane];
+        let had_some = !heads.is_empty();
         if let Some(before) = before {
-            heads.remove(&(before, id));
+            heads.remove(&before);
         }
         if let Some(after) = after {
-            heads.insert((after, id));
+            heads.insert(after);
         }
+        match (had_some, !heads.is_empty()) {
+            (false, true) => self.tenants[lane].push(tenant),
+            (true, false) => self.tenants[lane].retain(|other| *other != tenant),
+            _ => {}
+        }
+    }
+
+    /// The tenants that have tasks in the queue, in no useful order.
+    pub(crate) fn tenants(&self, interactive: bool) -> &[TenantId] {
+        &self.tenants[usize::from(interactive)]
     }
 
     /// Hides a shape from plans: no worker could run it.
@@ -136,8 +174,9 @@ impl WaitingQueue {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
         (shape.parked, shape.schedulable_at) = (true, None);
-        self.heads[usize::from(shape.key.interactive)].remove(&(head, id));
         self.parked.insert(shape.key.clone(), id);
+        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+        self.replace_head(tenant, interactive, Some((head, id)), None);
     }
 
     /// Lets plans see a shape again.
@@ -145,9 +184,9 @@ impl WaitingQueue {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut shape.parked, false) {
             self.parked.remove(&shape.key);
-            if let Some(head) = shape.head() {
-                self.heads[usize::from(shape.key.interactive)].insert((head, id));
-            }
+            let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+            let head = shape.head().map(|head| (head, id));
+            self.replace_head(tenant, interactive, None, head);
         }
     }
 
@@ -193,16 +232,27 @@ impl WaitingQueue {
         }
     }
 
-    /// The first task of every shape that is not parked, in order, from behind the position `after` on.
+    /// The first task of every shape of a tenant that is not parked, in order, from behind the position `after` on.
     pub(crate) fn heads_after(
         &self,
+        tenant: TenantId,
         interactive: bool,
         after: Option<QueuePosition>,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |position| Excluded((position, ShapeId::NONE)));
-        let heads = self.heads[usize::from(interactive)].range((from, Unbounded));
+        let heads = self.heads.get(tenant.0 as usize).map(|heads| &heads[usize::from(interactive)]);
+        let heads = heads.into_iter().flat_map(move |heads| heads.range((from, Unbounded)));
         heads.filter_map(|(_, id)| self.next_after(*id, None))
+    }
+
+    /// The first task of every shape that is not parked, in order for each tenant.
+    pub(crate) fn heads(
+        &self,
+        interactive: bool,
+    ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
+        let tenants = self.tenants(interactive).iter();
+        tenants.flat_map(move |tenant| self.heads_after(*tenant, interactive, None))
     }
 
     /// The tasks of a shape, in order.
@@ -224,7 +274,12 @@ impl WaitingQueue {
         Some((*position, id, *task))
     }
 
-    fn shape_of(&mut self, requirement: &Requirement, interactive: bool) -> ShapeId {
+    fn shape_of(
+        &mut self,
+        tenant: TenantId,
+        requirement: &Requirement,
+        interactive: bool,
+    ) -> ShapeId {
         let key = ShapeKey {
             class: requirement.class,
             executor: requirement.executor.clone(),
@@ -239,6 +294,7 @@ impl WaitingQueue {
                 requirement.gpu_ids.bits(),
             ],
             interactive,
+            tenant,
         };
         if let Some(id) = self.by_key.get(&key) {
             return *id;

@@ -308,6 +308,7 @@ impl Arrivals for Requests {
             bind_at_once: false,
             stored: true,
             quota: None,
+            weight: None,
         }
     }
 

@@ -226,6 +226,7 @@ fn tasks(rng: &mut Rng, scope: &Scope, schedulers: usize) -> Tasks {
             bind_at_once: rng.chance(0.05),
             stored,
             quota: None,
+            weight: None,
         };
         // Some outlive timeouts and leases.
         let long = if rng.chance(0.05) { 10.0 } else { 1.0 };

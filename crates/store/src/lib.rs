@@ -76,17 +76,26 @@ impl Store {
     /// The same with options.
     pub fn open_with(path: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
         let lock = schema::lock(path)?;
-        let connection = schema::writer(path, &options)?;
-        let recovered = recover::read(&connection)?;
         let path = path.to_owned();
         let readers = Readers::new(path.clone());
-        let log = schema::log(&path);
-        let writer = Writer { path, options, connection, log, lock };
         let (requests, received) = mpsc::channel(MAX_WAITING);
+        let (opened, is_open) = std::sync::mpsc::sync_channel(1);
         let named = std::thread::Builder::new().name("store".to_owned());
+        let shared = Arc::clone(&readers);
         let writer = named
-            .spawn(move || writer.run(received))
+            .spawn(move || match Writer::open(path, options, shared, lock) {
+                // If `open_with` no longer waits, the channel of requests is closed, too.
+                Ok((writer, recovered)) => {
+                    let _ = opened.send(Ok(recovered));
+                    writer.run(received);
+                }
+                Err(error) => {
+                    let _ = opened.send(Err(error));
+                }
+            })
             .map_err(|cause| StoreError::row("the writer's thread", cause))?;
+        // The thread ends without a message only if it panics.
+        let recovered = is_open.recv().map_err(|_| StoreError::Closed)??;
         let gate = CommitGate::default();
         Ok((Store { requests: Some(requests), readers, gate, writer: Some(writer) }, recovered))
     }

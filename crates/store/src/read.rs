@@ -52,6 +52,11 @@ impl Readers {
         queried.await.map_err(|_| StoreError::Closed)?
     }
 
+    /// Closes the connections that no query uses; the next query opens one.
+    pub(crate) fn close_idle(&self) {
+        self.idle().clear();
+    }
+
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

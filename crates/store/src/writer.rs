@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hypha_engine::Record;
 use hypha_machine::{CommitCallback, RowChange, Rows};
 use hypha_model::{Name, Time};
 use rusqlite::Connection;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,6 +17,7 @@ use crate::error::StoreError;
 use crate::gate::CommitGate;
 use crate::log::Log;
 use crate::machine_rows::{self, RowChanges};
+use crate::read::Readers;
 use crate::recover::{self, Recovered};
 use crate::write::{self, Forgotten};
 use crate::{Options, schema};
@@ -22,6 +25,10 @@ use crate::{Options, schema};
 /// Records in one transaction; the last commit may exceed it. They take some tens of milliseconds to write, much longer
 /// than the wait for the disk. A higher limit would only make the first of them wait longer.
 const MAX_GROUP_RECORDS: usize = 8_192;
+
+/// The caches are released after this time without a request: longer than a pause between bursts, and short enough that
+/// the memory of a long queue is gone when its last task is.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Requests to the writer thread.
 pub(crate) enum WriterRequest {
@@ -87,14 +94,35 @@ pub(crate) struct Writer {
     pub(crate) options: Options,
     pub(crate) connection: Connection,
     pub(crate) log: Log,
+    pub(crate) readers: Arc<Readers>,
+    /// Only for its timer, while the thread waits for requests.
+    pub(crate) runtime: Runtime,
     /// Released when the thread ends, after the last transaction.
     pub(crate) lock: File,
 }
 
 impl Writer {
+    /// Opens the database and reads the state that a scheduler starts from. Called on the writer thread: memory that
+    /// another thread allocates for SQLite would not be used again.
+    pub(crate) fn open(
+        path: PathBuf,
+        options: Options,
+        readers: Arc<Readers>,
+        lock: File,
+    ) -> Result<(Writer, Recovered), StoreError> {
+        let connection = schema::writer(&path, &options)?;
+        let recovered = recover::read(&connection)?;
+        let log = schema::log(&path);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(|cause| StoreError::row("the writer's timer", cause))?;
+        Ok((Writer { path, options, connection, log, readers, runtime, lock }, recovered))
+    }
+
     /// Runs until all senders are dropped and all requests are done.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
-        while let Some(request) = requests.blocking_recv() {
+        while let Some(request) = self.next_request(&mut requests) {
             let WriterRequest::Commit(first) = request else {
                 self.work(request);
                 continue;
@@ -121,6 +149,27 @@ impl Writer {
         }
         drop(self.connection);
         drop(self.lock);
+    }
+
+    /// Waits for a request, and releases the caches if none comes for a while.
+    fn next_request(&self, requests: &mut mpsc::Receiver<WriterRequest>) -> Option<WriterRequest> {
+        if let Ok(request) = requests.try_recv() {
+            return Some(request);
+        }
+        let next = async { tokio::time::timeout(IDLE_TIMEOUT, requests.recv()).await };
+        if let Ok(request) = self.runtime.block_on(next) {
+            return request;
+        }
+        self.release_caches();
+        requests.blocking_recv()
+    }
+
+    fn release_caches(&self) {
+        // Without it, the store only keeps the memory.
+        if let Err(error) = self.connection.execute_batch("PRAGMA shrink_memory") {
+            tracing::debug!(%error, "the cache of the database was not released");
+        }
+        self.readers.close_idle();
     }
 
     fn work(&mut self, request: WriterRequest) {

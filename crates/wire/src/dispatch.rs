@@ -7,6 +7,7 @@
 mod channel;
 mod engine;
 
+use hypha_engine::OwnerReason;
 use hypha_model::{
     Digest, FailureKind, InputKind, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind,
     Requirement, TaskId, Usage,
@@ -203,6 +204,14 @@ pub enum Report {
     Unreachable {
         #[serde(deserialize_with = "read_list::<_, _, MAX_EXECUTORS>")]
         executors: Vec<Name>,
+        /// Why the owner lets nothing new begin. Older schedulers see back ends that are unreachable, and so does this
+        /// build if only newer ones know the reason.
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            deserialize_with = "read_owner_reason"
+        )]
+        owner: Option<OwnerReason>,
     },
     Left {
         epoch: u64,
@@ -309,7 +318,7 @@ impl Message for Reports {
             Report::Output { piece: bytes, .. } | Report::Completed { result: bytes, .. } => {
                 at_most("result", bytes.bytes().len(), MAX_PAYLOAD_BYTES)
             }
-            Report::Unreachable { executors } => {
+            Report::Unreachable { executors, .. } => {
                 at_most("executors", executors.len(), MAX_EXECUTORS)
             }
             Report::DevicesAssigned { devices, .. } => {
@@ -378,5 +387,21 @@ fn read_refusal<'de, D: Deserializer<'de>>(reader: D) -> Result<Refusal, D::Erro
     Ok(match raw.kind {
         RawKind::Known(kind) => Refusal { kind, needed: raw.needed, present: raw.present },
         RawKind::Newer(IgnoredAny) => Refusal::without_amount(RefusalKind::Unavailable),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawOwnerReason {
+    Known(OwnerReason),
+    Newer(IgnoredAny),
+}
+
+fn read_owner_reason<'de, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<OwnerReason>, D::Error> {
+    Ok(match Option::deserialize(reader)? {
+        Some(RawOwnerReason::Known(reason)) => Some(reason),
+        Some(RawOwnerReason::Newer(IgnoredAny)) | None => None,
     })
 }

@@ -171,6 +171,7 @@ async fn accept(app: &AppState, caller: &Caller, spec: TaskSpec) -> Result<Submi
         bind_at_once: true,
         stored: true,
         quota: caller.quota,
+        weight: caller.weight,
     };
     match app.service.submit(vec![task], false).await?.pop() {
         Some(Ok((submitted, _))) => Ok(submitted),

@@ -117,6 +117,7 @@ async fn try_respond(
         bind_at_once: false,
         stored: false,
         quota: caller.quota,
+        weight: caller.weight,
     };
     let wait = Duration::from_micros(app.settings.task_timeout.as_micros());
     let if_unschedulable = Duration::from_micros(app.settings.unschedulable_timeout.as_micros());

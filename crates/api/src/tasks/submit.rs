@@ -157,8 +157,8 @@ type Rejections = Vec<Option<Error>>;
 
 impl Submission {
     fn new_task(&self, spec: Arc<TaskSpec>, idempotency_key: Option<Arc<str>>) -> NewTask {
-        let quota = self.caller.quota;
-        NewTask { spec, idempotency_key, bind_at_once: false, stored: true, quota }
+        let (quota, weight) = (self.caller.quota, self.caller.weight);
+        NewTask { spec, idempotency_key, bind_at_once: false, stored: true, quota, weight }
     }
 
     async fn submit_one(&self, spec: Arc<TaskSpec>) -> Result<Response, Error> {

@@ -23,6 +23,7 @@ async fn server_with_tokens() -> TokenFixture {
         tenant: Some(tenant.parse().unwrap()),
         max_priority: Some(Priority::from_milli(500)),
         quota,
+        weight: None,
         ..NewToken::default()
     };
     let (admin, first) = Tokens::issue(&NewToken { role: Role::Admin, ..NewToken::default() });

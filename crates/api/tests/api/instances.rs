@@ -467,8 +467,14 @@ async fn other_ends_read_completed_with_the_error_in_the_result() {
     let model = Some("sleep".parse().unwrap());
     let requirement = Requirement { model, deadline, ..Requirement::default() };
     let spec = Arc::new(TaskSpec { requirement, ..TaskSpec::default() });
-    let task =
-        NewTask { spec, idempotency_key: None, bind_at_once: true, stored: true, quota: None };
+    let task = NewTask {
+        spec,
+        idempotency_key: None,
+        bind_at_once: true,
+        stored: true,
+        quota: None,
+        weight: None,
+    };
     let answers = server.memory.submit(vec![task], false).await.unwrap();
     let expired = answers[0].as_ref().unwrap().0.task;
     server.memory.advance(Span::from_secs(6));
@@ -637,6 +643,7 @@ async fn with_tokens() -> (Server, [String; 3], tempfile::TempDir) {
     let user = |tenant: &str, quota| NewToken {
         tenant: Some(tenant.parse().unwrap()),
         quota,
+        weight: None,
         ..NewToken::default()
     };
     let admin = NewToken { role: Role::Admin, ..NewToken::default() };

@@ -79,7 +79,7 @@ impl Lab {
     /// Waits until the back end is reported to be healthy, or not to be.
     pub(crate) async fn wait_for_health(&mut self, healthy: bool) {
         loop {
-            if let FromWorker::Unreachable { executors } = self.next_any_message().await.1
+            if let FromWorker::Unreachable { executors, .. } = self.next_any_message().await.1
                 && executors.is_empty() == healthy
             {
                 return;
@@ -133,7 +133,7 @@ impl Lab {
                 return Leased::clone(leased);
             }
             match self.next_any_message().await {
-                (_, FromWorker::Unreachable { executors }) => is_healthy = executors.is_empty(),
+                (_, FromWorker::Unreachable { executors, .. }) => is_healthy = executors.is_empty(),
                 (id, _) if id != worker.id => {}
                 (id, FromWorker::LeaseGranted { request, lease, epoch, .. })
                     if id == worker.id && request == self.requests =>

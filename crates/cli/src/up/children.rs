@@ -175,6 +175,7 @@ fn spawn_lines(
 pub(super) struct Children {
     running: JoinSet<()>,
     stop: watch::Sender<bool>,
+    died: mpsc::Sender<NodeExit>,
     exits: mpsc::Receiver<NodeExit>,
     signals: Signals,
 }
@@ -194,7 +195,8 @@ impl Signals {
 }
 
 impl Children {
-    pub(super) fn start(plan: Vec<NodeCommand>) -> Result<Children, Failure> {
+    /// No node runs yet.
+    pub(super) fn new() -> Result<Children, Failure> {
         let listen = |kind| {
             signal(kind)
                 .map_err(|error| Failure::work(format!("cannot listen for signals: {error}")))
@@ -203,14 +205,13 @@ impl Children {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
         };
-        let (stop, stopping) = watch::channel(false);
-        let mut running = JoinSet::new();
+        let (stop, _) = watch::channel(false);
         let (died, exits) = mpsc::channel(MAX_QUEUED_EXITS);
-        for node in plan {
-            let child = Child { node };
-            running.spawn(child.live(stopping.clone(), died.clone()));
-        }
-        Ok(Children { running, stop, exits, signals })
+        Ok(Children { running: JoinSet::new(), stop, died, exits, signals })
+    }
+
+    pub(super) fn start(&mut self, node: NodeCommand) {
+        self.running.spawn(Child { node }.live(self.stop.subscribe(), self.died.clone()));
     }
 
     /// Waits for `something`; `None` if a signal comes first. A node that dies meanwhile would die again:

@@ -17,6 +17,7 @@ mod interrupted;
 mod lab;
 mod nat;
 mod outcomes;
+mod pause;
 mod process;
 mod programs;
 mod python;

@@ -23,6 +23,7 @@ fn refused_with(lab: &Lab, old: &str, new: &str, expected: &str) {
     refused(&["worker", "run", "-c", &config], &place);
     refused(&["worker", "run", "-c", &config], expected);
     refused(&["config", "check", "--role", "worker", &config], expected);
+    refused(&["config", "check", "--role", "worker", "-c", &config], expected);
     std::fs::write(&config, right).unwrap();
 }
 

@@ -40,6 +40,11 @@ fn a_whole_network_starts_and_stops_with_one_command() {
     let scratch = Scratch::new("up");
     let directory = scratch.path("network");
     let mut first = Up::start(&directory);
+    let output = first.node.output();
+    assert!(
+        !output.contains("the gateway is unreachable"),
+        "the nodes wait for the gateway: {output}"
+    );
     let submit = ["submit", "--model", "echo", "--input", "hello"];
     assert_eq!(first.hypha(&[&submit[..], &["--wait"]].concat()), "hello\n");
     let listed = first.hypha(&["tasks"]);

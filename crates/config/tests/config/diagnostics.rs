@@ -215,6 +215,7 @@ fn missing_keys_and_files() {
     let missing = hypha_config::load::<DataConfig>(&home.path("no.toml"), &[], &Flags::default());
     let missing = home.shortened(&missing.unwrap_err().to_string());
     assert!(missing.starts_with("no.toml: cannot read the configuration: "), "{missing}");
+    assert!(missing.ends_with("`hypha ROLE init` writes one"), "{missing}");
     std::fs::write(home.path("big.toml"), vec![b'\n'; hypha_config::MAX_FILE_BYTES + 1]).unwrap();
     let big = hypha_config::load::<DataConfig>(&home.path("big.toml"), &[], &Flags::default());
     assert!(big.unwrap_err().to_string().contains("larger than 1048576 bytes"));

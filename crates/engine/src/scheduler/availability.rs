@@ -1,6 +1,6 @@
 //! Views of why a worker gets no tasks at present.
 
-use hypha_market::HeldLease;
+use hypha_market::{HeldLease, OwnerReason};
 use hypha_model::{RefusalKind, Requirement, TaskId, TaskState, Time, WorkerId};
 
 use super::quarantine::Quarantine;
@@ -28,6 +28,13 @@ pub enum Unavailability {
     Unreachable {
         /// Since when.
         since: Time,
+    },
+    /// Its owner lets nothing new begin.
+    Owner {
+        /// Since when; the back ends may have been unreachable before.
+        since: Time,
+        /// Why.
+        reason: OwnerReason,
     },
     /// It has not answered a message in time, and has sent nothing since then.
     Unresponsive {
@@ -122,6 +129,7 @@ impl Unavailability {
         match self {
             Unavailability::Lost { since, .. }
             | Unavailability::Unreachable { since }
+            | Unavailability::Owner { since, .. }
             | Unavailability::Unresponsive { since } => Some(*since),
             Unavailability::Draining
             | Unavailability::NotLeased { .. }
@@ -141,6 +149,11 @@ impl WorkerState {
             return Some(Unavailability::NotLeased { refused: None });
         }
         if let HeldLease::Requested { refused, .. } = self.lease {
+            if refused == Some(RefusalKind::Unavailable)
+                && let Some(owner @ Unavailability::Owner { .. }) = self.unreachability(0)
+            {
+                return Some(owner);
+            }
             let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
             return Some(match lost {
                 Some((since, reason)) => Unavailability::Lost { since, reason },
@@ -159,9 +172,15 @@ impl WorkerState {
     fn executor_unavailability(&self, executor: usize) -> Option<Unavailability> {
         let quarantined =
             || self.streaks.of_executor(executor).cloned().map(Unavailability::Quarantined);
-        self.streaks
-            .unreachable_since(executor)
-            .map(|since| Unavailability::Unreachable { since })
-            .or_else(quarantined)
+        self.unreachability(executor).or_else(quarantined)
+    }
+
+    fn unreachability(&self, executor: usize) -> Option<Unavailability> {
+        let unreachable = self.streaks.unreachable(executor)?;
+        let since = unreachable.since;
+        Some(match unreachable.owner {
+            Some(reason) => Unavailability::Owner { since, reason },
+            None => Unavailability::Unreachable { since },
+        })
     }
 }

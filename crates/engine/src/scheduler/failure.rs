@@ -84,6 +84,9 @@ impl Scheduler {
             Failure::WorkerLost(_) | Failure::WorkerLostCounted(_) | Failure::Unacknowledged => {
                 Some(FaultOrigin::Worker)
             }
+            Failure::RunFailed(TaskError { kind: FailureKind::BackendError, .. }) => {
+                self.placement.executor_of(reference).map(FaultOrigin::BackEnd)
+            }
             Failure::Timeout(_) | Failure::RunFailed(_) | Failure::Corrupt => {
                 self.placement.executor_of(reference).map(FaultOrigin::Executor)
             }
@@ -136,7 +139,9 @@ impl Scheduler {
         // The attempt is void: a worker that still runs it has to stop.
         let message = ToWorker::Cancel { attempt, fence: current.fence };
         Effect::ToWorker { worker: current.worker, message }.send_for_task(stored, step);
-        if let (Some(slot), Some(origin), true) = (current.slot, origin, counts_against_worker) {
+        // A single error is no evidence against a back end, but a streak of them is.
+        let is_recorded = counts_against_worker || matches!(origin, Some(FaultOrigin::BackEnd(_)));
+        if let (Some(slot), Some(origin), true) = (current.slot, origin, is_recorded) {
             self.record_failure(now, slot, origin, (attempt.task, &reason));
         }
         if gives_up {

@@ -1,7 +1,8 @@
 //! Failure streaks of workers and executors, and the quarantine that follows them.
 //!
 //! A program that fails on its input is no evidence against the machine: a failed run counts against its executor, and
-//! only attempts that the worker itself loses count against the worker.
+//! only attempts that the worker itself loses count against the worker. An error that a back end answers is weak
+//! evidence, most often about the request: it takes more of them, and no success in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +16,10 @@ use super::{Scheduler, WorkerState};
 /// Tasks that failed at an executor and are remembered, so that each counts once. If more of them fail in turn, the
 /// fault is more likely in the executor than in the tasks.
 const MAX_COUNTED: usize = 16;
+/// After how many tasks in a row that a back end answered with an error its executor is quarantined, although the back
+/// end passes its health check. More than a client sends to find out what a model can do, such as images and
+/// embeddings; less than `MAX_COUNTED`, so that each of these tasks is remembered.
+const MAX_ERRORS_ANSWERED: u32 = 10;
 /// How often the quarantine is doubled: up to 16 times the first.
 const MAX_DOUBLINGS: u32 = 4;
 /// The part of the last failure that is kept with a quarantine: enough to recognise it.
@@ -30,14 +35,22 @@ pub(super) struct FailureStreaks {
 /// The consecutive failures of a worker or an executor.
 #[derive(Clone, Default)]
 struct FailureStreak {
-    failures: u32,
-    /// The tasks that were counted last.
-    counted: VecDeque<TaskId>,
+    failures: Tally,
+    /// The errors that the back end answered.
+    errors_answered: Tally,
     /// How often in a row it was quarantined.
     quarantines: u32,
     quarantine: Option<Quarantine>,
     /// It is unreachable, and no health check has passed since. Not a failure, but it gets no tasks either.
     unreachable: Option<Unreachable>,
+}
+
+/// How many tasks failed in a row.
+#[derive(Clone, Default)]
+struct Tally {
+    count: u32,
+    /// The tasks that were counted last.
+    counted: VecDeque<TaskId>,
 }
 
 /// Until when a worker or an executor gets no tasks, and why.
@@ -57,6 +70,8 @@ pub(super) enum FaultOrigin {
     Worker,
     /// By its index in the worker's list.
     Executor(usize),
+    /// The back end of this executor, which answered with an error.
+    BackEnd(usize),
 }
 
 impl FailureStreaks {
@@ -93,7 +108,12 @@ impl FailureStreaks {
 
     /// Since when an executor is unreachable.
     pub(super) fn unreachable_since(&self, executor: usize) -> Option<Time> {
-        Some(self.executors.get(executor)?.unreachable?.since)
+        Some(self.unreachable(executor)?.since)
+    }
+
+    /// That an executor is unreachable, if it is.
+    pub(super) fn unreachable(&self, executor: usize) -> Option<Unreachable> {
+        self.executors.get(executor)?.unreachable
     }
 
     pub(super) fn unreachable_mut(&mut self, executor: usize) -> Option<&mut Option<Unreachable>> {
@@ -114,14 +134,14 @@ impl FailureStreaks {
     fn of(&mut self, origin: FaultOrigin) -> Option<&mut FailureStreak> {
         match origin {
             FaultOrigin::Worker => Some(&mut self.own),
-            FaultOrigin::Executor(at) => self.executors.get_mut(at),
+            FaultOrigin::Executor(at) | FaultOrigin::BackEnd(at) => self.executors.get_mut(at),
         }
     }
 }
 
-impl FailureStreak {
-    /// Whether the failure of this task counts. A task that fails repeatedly on its own input is no more
-    /// evidence than the first time.
+impl Tally {
+    /// Counts the failure of a task, once: a task that fails repeatedly on its own input is no more evidence than the
+    /// first time. Returns whether it was counted.
     fn count_once(&mut self, task: TaskId) -> bool {
         if self.counted.contains(&task) {
             return false;
@@ -130,13 +150,23 @@ impl FailureStreak {
             self.counted.pop_front();
         }
         self.counted.push_back(task);
+        self.count = self.count.saturating_add(1);
         true
     }
 
+    /// Keeps the memory for the next failures.
+    fn clear(&mut self) {
+        self.count = 0;
+        self.counted.clear();
+    }
+}
+
+impl FailureStreak {
     /// Clears the failures. Returns whether it was quarantined for them.
     fn clear(&mut self) -> bool {
-        (self.failures, self.quarantines) = (0, 0);
-        self.counted.clear();
+        self.failures.clear();
+        self.errors_answered.clear();
+        self.quarantines = 0;
         self.quarantine.take().is_some()
     }
 }
@@ -153,25 +183,37 @@ impl Scheduler {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         state.is_unsaved = true;
         let Some(streak) = state.streaks.of(origin) else { return };
-        if origin != FaultOrigin::Worker && !streak.count_once(task) {
-            return;
+        let max_failures = self.settings.max_consecutive_failures;
+        let (tally, max) = match origin {
+            FaultOrigin::Worker | FaultOrigin::Executor(_) => (&mut streak.failures, max_failures),
+            FaultOrigin::BackEnd(_) => {
+                (&mut streak.errors_answered, max_failures.max(MAX_ERRORS_ANSWERED))
+            }
+        };
+        match origin {
+            // All losses of a worker before its next message count as one already.
+            FaultOrigin::Worker => tally.count = tally.count.saturating_add(1),
+            _ if !tally.count_once(task) => return,
+            _ => {}
         }
-        streak.failures = streak.failures.saturating_add(1);
-        if streak.failures < self.settings.max_consecutive_failures || streak.quarantine.is_some() {
+        let failures = tally.count;
+        if failures < max || streak.quarantine.is_some() {
             return;
         }
         let doublings = streak.quarantines.min(MAX_DOUBLINGS);
         streak.quarantines = streak.quarantines.saturating_add(1);
         let until = now + self.settings.quarantine.times(1 << doublings);
         let last_failure = reason.chars().take(MAX_LAST_FAILURE_CHARS).collect::<String>().into();
-        streak.quarantine = Some(Quarantine { until, failures: streak.failures, last_failure });
+        streak.quarantine = Some(Quarantine { until, failures, last_failure });
         self.counts.quarantines += 1;
         match origin {
             FaultOrigin::Worker => {
                 self.placement.set_available(slot, false, now);
                 self.release_bound(now, slot);
             }
-            FaultOrigin::Executor(at) => self.update_suspension(now, slot, at),
+            FaultOrigin::Executor(at) | FaultOrigin::BackEnd(at) => {
+                self.update_suspension(now, slot, at);
+            }
         }
         self.arm_worker(slot);
     }

@@ -254,8 +254,14 @@ mod tests {
         };
         let mut scheduler = life(Image::default(), &mut step);
         let spec = Arc::new(TaskSpec::default());
-        let new =
-            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let new = NewTask {
+            spec,
+            idempotency_key: None,
+            bind_at_once: false,
+            stored: true,
+            quota: None,
+            weight: None,
+        };
         let command = Command::SubmitTasks(vec![new; 10]);
         let mut batch: Batch<Scheduler, ()> = Batch::from(step);
         batch.step_event(&mut scheduler, now, SchedulerEvent::CommandReceived(command));

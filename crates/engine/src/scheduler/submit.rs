@@ -50,6 +50,8 @@ pub struct NewTask {
     pub stored: bool,
     /// How many tasks its tenant may have that have not ended, this one included.
     pub quota: Option<u32>,
+    /// How much its tenant may have, relative to the others; unchanged if `None`.
+    pub weight: Option<f64>,
 }
 
 /// The reply to a command.
@@ -185,6 +187,9 @@ impl Scheduler {
         let id = accepted.id;
         let reference = self.add_task(Arc::clone(&accepted), task.stored);
         self.enqueue(reference);
+        if let (Some(tenant), Some(weight)) = (&accepted.spec.tenant, task.weight) {
+            self.placement.set_weight(tenant, weight);
+        }
         let before_plan = step.mark();
         let mut worker = None;
         if task.bind_at_once {

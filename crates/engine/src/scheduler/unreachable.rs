@@ -1,7 +1,7 @@
-//! Unreachable executors: their back ends do not answer. They get no tasks until a health check passes, and it does not
-//! count as a failure.
+//! Unreachable executors: their back ends do not answer, or the owner of the worker lets nothing new begin. They get no
+//! tasks until the worker reports otherwise, and it does not count as a failure.
 
-use hypha_market::HeldLease;
+use hypha_market::{HeldLease, OwnerReason};
 use hypha_model::{Name, Time, WorkerId};
 use hypha_placement::WorkerSlot;
 
@@ -13,6 +13,8 @@ pub(super) struct Unreachable {
     pub(super) since: Time,
     /// When that was last noticed.
     last_noticed: Time,
+    /// The owner's reason, if the worker's owner lets nothing new begin.
+    pub(super) owner: Option<OwnerReason>,
 }
 
 impl Scheduler {
@@ -20,16 +22,21 @@ impl Scheduler {
     pub(super) fn mark_unreachable(&mut self, now: Time, slot: WorkerSlot, executor: usize) {
         let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
         let Some(unreachable) = state.streaks.unreachable_mut(executor) else { return };
-        let since = unreachable.map_or(now, |unreachable| unreachable.since);
-        *unreachable = Some(Unreachable { since, last_noticed: now });
+        let (since, owner) = unreachable.map_or((now, None), |known| (known.since, known.owner));
+        *unreachable = Some(Unreachable { since, last_noticed: now, owner });
         self.update_suspension(now, slot, executor);
         self.check_soon(now, slot);
         self.arm_worker(slot);
     }
 
     /// A worker reports which of its executors are unreachable; the others are reachable. A name that two executors
-    /// share means both.
-    pub(super) fn executors_unreachable(&mut self, now: Time, worker: WorkerId, names: &[Name]) {
+    /// share means both. `owner` is why the worker's owner lets nothing new begin, if that is so.
+    pub(super) fn executors_unreachable(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        (names, owner): (&[Name], Option<OwnerReason>),
+    ) {
         self.plan_wanted = false;
         let Some((slot, state)) = self.state_of(worker) else { return };
         let executors = state.worker.executors.iter();
@@ -39,6 +46,7 @@ impl Scheduler {
             let was_suspended = self.placement.is_suspended(slot, executor);
             if unreachable {
                 self.mark_unreachable(now, slot, executor);
+                self.set_owner_reason(slot, executor, owner);
             } else if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize)
                 && state
                     .streaks
@@ -49,6 +57,14 @@ impl Scheduler {
             }
             // Tasks that were bound to it or waited for it are placed again.
             self.plan_wanted |= was_suspended != self.placement.is_suspended(slot, executor);
+        }
+    }
+
+    fn set_owner_reason(&mut self, slot: WorkerSlot, executor: usize, owner: Option<OwnerReason>) {
+        if let Some(Some(state)) = self.workers.get_mut(slot.0 as usize)
+            && let Some(Some(unreachable)) = state.streaks.unreachable_mut(executor)
+        {
+            unreachable.owner = owner;
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hypha_model::{FailureKind, Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
-    Explanation, Statistics, Strategy, TaskRef, WaitingReasons, WorkerSlot, WorkerView,
+    Explanation, Statistics, Strategy, TaskRef, TenantView, WaitingReasons, WorkerSlot, WorkerView,
 };
 use hypha_predict::Mode;
 use serde::Serialize;
@@ -185,6 +185,11 @@ impl Scheduler {
     /// How many tasks of a tenant have not ended.
     pub fn open_tasks_of(&self, tenant: &Name) -> u32 {
         self.by_tenant.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// The tenants that have tasks, with their shares.
+    pub fn tenants(&self) -> Vec<TenantView> {
+        self.placement.tenants()
     }
 
     /// A stored task and its worker and state, if it has a worker.

@@ -248,8 +248,8 @@ impl Scheduler {
                 let outcome = (outcome, digest_matches);
                 self.finished(now, worker, (attempt, fence), run, outcome, step);
             }
-            FromWorker::Unreachable { executors } => {
-                self.executors_unreachable(now, worker, &executors)
+            FromWorker::Unreachable { executors, owner } => {
+                self.executors_unreachable(now, worker, (&executors, owner))
             }
             FromWorker::Left { epoch, lease } => self.worker_left(now, worker, epoch, lease, step),
         }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use hypha_market::{LeaseDecision, LeaseGrant, LeaseRequest};
+use hypha_market::{Holder, LeaseDecision, LeaseGrant, LeaseRequest};
 use hypha_model::{Epoch, LeaseId, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time};
 
-use super::{RunId, RunPhase, WorkerMachine, WorkerStep, send_message, send_message_at_once};
+use super::{
+    RunId, RunPhase, RunState, WorkerMachine, WorkerStep, send_message, send_message_at_once,
+};
 use crate::message::FromWorker;
 use crate::mutant::Mutant;
 
@@ -23,40 +25,43 @@ impl WorkerMachine {
     ) {
         let request = wanted.request;
         wanted.ttl = wanted.ttl.min(MAX_TTL);
-        let answer = match self.is_leaving {
+        let answer = match self.is_leaving || self.is_refused_by_owner(from, step) {
             true => LeaseDecision::Refused(RefusalKind::Unavailable),
             false => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
         };
         match answer {
-            LeaseDecision::Granted(granted) => self.send_grant(now, from, request, granted, step),
+            LeaseDecision::Granted(granted) => {
+                self.send_grant(now, Holder::shared(from), request, granted, step);
+            }
             LeaseDecision::Refused(kind) => {
                 let refusal = Refusal::without_amount(kind);
                 send_message_at_once(step, from, FromWorker::LeaseRefused { request, refusal });
             }
             LeaseDecision::Superseded => {}
         }
-        self.choose_executors(from);
+        self.choose_executors(Holder::shared(from));
         self.request_early_renewals(now, step);
     }
 
-    fn send_grant(
+    pub(super) fn send_grant(
         &mut self,
         now: Time,
-        to: SchedulerId,
+        holder: Holder,
         request: u64,
         LeaseGrant { lease, ttl, portion }: LeaseGrant,
         step: &mut WorkerStep,
     ) {
+        let to = holder.scheduler;
         self.send_last_left(to, step);
-        if !self.unreachable.is_empty() {
+        if self.has_unreachable() {
             self.send_unreachable(to, step);
         }
-        let (epoch, holding) = (self.epoch, self.holding_for(to));
+        let (epoch, holding) = (self.epoch, self.holding_for(holder));
         let granted = FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding };
         send_message(step, to, granted);
         for (run, state) in &self.runs {
             if let RunPhase::Running { since } = state.phase
-                && run.scheduler == to
+                && state.holder == holder
             {
                 let (attempt, fence) = (state.dispatch.attempt, run.fence);
                 if let Some(devices) = self.book.devices_of(*run) {
@@ -78,20 +83,21 @@ impl WorkerMachine {
         (nonce, demand): (u64, Option<Arc<Requirement>>),
         step: &mut WorkerStep,
     ) {
-        let is_held = self.holds_lease(from, lease, epoch);
-        if is_held && self.is_leaving {
+        let held = self.holder_of(from, lease, epoch);
+        if held.is_some() && self.is_leaving {
             return self.send_left(from, step);
         }
-        let renewed = is_held.then(|| self.book.renew(now, from, lease, demand)).flatten();
-        let Some(LeaseGrant { portion, .. }) = renewed else {
+        let renewed =
+            held.and_then(|held| Some((held, self.book.renew(now, held, lease, demand)?)));
+        let Some((holder, LeaseGrant { portion, .. })) = renewed else {
             return send_message_at_once(step, from, FromWorker::LeaseUnknown { lease, epoch });
         };
         self.acknowledge_leave(from);
-        if !self.unreachable.is_empty() {
+        if self.has_unreachable() {
             self.send_unreachable(from, step);
         }
-        self.choose_executors(from);
-        let (usage, holding) = (self.usage, self.holding_for(from));
+        self.choose_executors(holder);
+        let (usage, holding) = (self.usage, self.holding_for(holder));
         let alive = FromWorker::Alive { lease, epoch, nonce, portion, usage, holding };
         send_message_at_once(step, from, alive);
         self.request_early_renewals(now, step);
@@ -100,7 +106,7 @@ impl WorkerMachine {
     /// Chooses executors again for the waiting runs of a lease whose portion has changed. Runs that the portion no
     /// longer covers keep waiting: the holder takes them back when it learns of the change, and until then the lease
     /// may grow again.
-    fn choose_executors(&mut self, holder: SchedulerId) {
+    fn choose_executors(&mut self, holder: Holder) {
         for id in self.waiting_of(holder) {
             if let Some(run) = self.runs.get_mut(&id)
                 && let Ok(at) = self.book.executor_for(holder, &run.dispatch.spec.requirement)
@@ -114,7 +120,8 @@ impl WorkerMachine {
     pub(super) fn request_early_renewals(&mut self, now: Time, step: &mut WorkerStep) {
         let epoch = self.epoch;
         for (holder, lease) in self.book.early_renewals(now) {
-            send_message_at_once(step, holder, FromWorker::RenewEarly { lease, epoch });
+            let message = FromWorker::RenewEarly { lease, epoch };
+            send_message_at_once(step, holder.scheduler, message);
         }
     }
 
@@ -125,11 +132,11 @@ impl WorkerMachine {
     }
 
     /// A lease has ended: its runs must stop, and its holder does not wait for their results.
-    pub(super) fn end_lease(&mut self, now: Time, holder: SchedulerId, step: &mut WorkerStep) {
+    pub(super) fn end_lease(&mut self, now: Time, holder: Holder, step: &mut WorkerStep) {
         self.book.release(holder);
         if !self.is(Mutant::RunWithoutLease) {
-            let of_holder = |id: &&RunId| id.scheduler == holder;
-            let runs: Vec<RunId> = self.runs.keys().filter(of_holder).copied().collect();
+            let of_holder = |(_, run): &(&RunId, &RunState)| run.holder == holder;
+            let runs: Vec<RunId> = self.runs.iter().filter(of_holder).map(|(id, _)| *id).collect();
             for id in runs {
                 self.stop(id, false, step);
             }

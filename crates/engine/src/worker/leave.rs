@@ -1,5 +1,7 @@
 //! A worker's graceful stop: it returns the attempts that it has not finished, so that they do not count as failures.
 
+use std::collections::BTreeSet;
+
 use hypha_model::SchedulerId;
 
 use super::{Leaving, RunId, RunPhase, WorkerMachine, WorkerRecord, WorkerStep, send_message};
@@ -8,7 +10,8 @@ use crate::message::FromWorker;
 impl WorkerMachine {
     /// The schedulers that have not released their leases since the worker began to leave.
     pub fn unreleased_holders(&self) -> impl Iterator<Item = SchedulerId> {
-        self.book.holders().filter(|_| self.is_leaving)
+        let holders = if self.is_leaving { self.lease_holders() } else { BTreeSet::new() };
+        holders.into_iter()
     }
 
     /// Stops all runs, and tells the holders. Results that were not recorded are sent first, so that they still count.
@@ -16,7 +19,7 @@ impl WorkerMachine {
         if std::mem::replace(&mut self.is_leaving, true) {
             return;
         }
-        let holders: Vec<SchedulerId> = self.book.holders().collect();
+        let holders: Vec<SchedulerId> = self.lease_holders().into_iter().collect();
         if !holders.is_empty() {
             let leaving = Leaving { epoch: self.epoch, holders: holders.clone() };
             step.persist(WorkerRecord::Left(leaving));
@@ -33,10 +36,12 @@ impl WorkerMachine {
         }
     }
 
-    /// Tells the holder of a lease that this incarnation stops.
+    /// Tells a scheduler, for each lease that it holds, that this incarnation stops.
     pub(super) fn send_left(&self, to: SchedulerId, step: &mut WorkerStep) {
-        if let Some((lease, _)) = self.book.lease_of(to) {
-            send_message(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
+        for holder in self.book.holders().filter(|holder| holder.scheduler == to) {
+            if let Some((lease, _)) = self.book.lease_of(holder) {
+                send_message(step, to, FromWorker::Left { epoch: self.epoch, lease: Some(lease) });
+            }
         }
     }
 

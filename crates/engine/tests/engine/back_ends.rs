@@ -1,6 +1,7 @@
 //! What the answers of back ends mean for tasks, executors and workers.
 
-use hypha_engine::{FromWorker, Notice, Outcome, RetryPolicy, Settings};
+use hypha_engine::scheduler::Unavailability;
+use hypha_engine::{Command, FromWorker, Notice, Outcome, RetryPolicy, Settings};
 use hypha_model::{FailureKind, Refusal, RefusalKind, Span, TaskError, TaskId, TaskState};
 
 use crate::harness::*;
@@ -103,7 +104,7 @@ fn an_answer_about_the_request_is_final_and_counts_against_neither_executor_nor_
 }
 
 #[test]
-fn an_error_of_a_back_end_is_retried_once_elsewhere_and_does_not_quarantine() {
+fn a_few_errors_of_a_back_end_are_retried_once_elsewhere_and_do_not_quarantine() {
     let mut rig = Rig::with_workers(&[1, 2]);
     for _ in 0..5 {
         let (id, first) = rig.dispatched(task());
@@ -116,6 +117,72 @@ fn an_error_of_a_back_end_is_retried_once_elsewhere_and_does_not_quarantine() {
         assert_eq!(rig.ended(id).attempts, 2);
     }
     assert!(rig.scheduler.workers(rig.now).iter().all(|(worker, _)| worker.available));
+    assert_eq!(rig.scheduler.counts().quarantines, 0);
+}
+
+/// The number of tasks after which it is quarantined.
+const MAX_ERRORS_ANSWERED: usize = 10;
+
+/// One task after the other is submitted, gets the status from the only back end, and again when it is retried.
+fn answer(rig: &mut Rig, status: u16, tasks: usize) {
+    for _ in 0..tasks {
+        let (id, first) = rig.dispatched(task());
+        rig.finish_with(&first, Outcome::Failed(answered(status)));
+        if rig.scheduler.workers(rig.now)[0].0.available {
+            pass_backoff(rig, id);
+            let second = rig.dispatches().remove(0);
+            rig.finish_with(&second, Outcome::Failed(answered(status)));
+        } else {
+            rig.ask(Command::CancelTask(id));
+        }
+    }
+}
+
+/// As a back end that passes its health check but has lost its model.
+#[test]
+fn a_back_end_that_answers_every_task_with_an_error_is_quarantined() {
+    let mut rig = Rig::with_workers(&[1]);
+    let is_available = |rig: &Rig| rig.scheduler.workers(rig.now)[0].0.available;
+    answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
+    assert!(is_available(&rig), "a task counts once, although it was retried there");
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
+    answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
+    assert!(is_available(&rig), "a success clears the count");
+    answer(&mut rig, 500, 1);
+    assert!(!is_available(&rig));
+    let why = rig.scheduler.executor_unavailability_of(worker_id(1), 0);
+    let Some(Unavailability::Quarantined(quarantine)) = why else { panic!("{why:?}") };
+    let until = rig.now + rig.settings.quarantine;
+    assert_eq!((quarantine.failures as usize, quarantine.until), (MAX_ERRORS_ANSWERED, until));
+
+    // After the quarantine the next answer decides.
+    rig.wait(rig.settings.quarantine);
+    assert!(is_available(&rig));
+    answer(&mut rig, 502, 1);
+    assert!(!is_available(&rig), "quarantined again, for longer");
+    rig.wait(rig.settings.quarantine);
+    assert!(!is_available(&rig));
+    rig.wait(rig.settings.quarantine);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
+    answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
+    assert!(is_available(&rig));
+    assert_eq!(rig.scheduler.counts().quarantines, 2);
+}
+
+#[test]
+fn answers_about_requests_and_load_never_quarantine() {
+    let mut rig = Rig::with_workers(&[1]);
+    for status in [400, 404, 422, 501].into_iter().cycle().take(4 * MAX_ERRORS_ANSWERED) {
+        let (_, assignment) = rig.dispatched(task());
+        rig.finish_with(&assignment, Outcome::Failed(answered(status)));
+    }
+    for _ in 0..2 * MAX_ERRORS_ANSWERED {
+        let (id, assignment) = rig.dispatched(task());
+        rig.finish_with(&assignment, Outcome::Failed(answered(429)));
+        rig.ask(Command::CancelTask(id));
+    }
     assert_eq!(rig.scheduler.counts().quarantines, 0);
 }
 

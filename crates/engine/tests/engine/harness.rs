@@ -342,7 +342,7 @@ impl Script {
     fn message_before_answer(&self, message: &ToWorker) -> Option<FromWorker> {
         let asked = matches!(message, ToWorker::RequestLease(_) | ToWorker::Heartbeat { .. });
         (asked && !self.silent && !self.unreachable.is_empty())
-            .then(|| FromWorker::Unreachable { executors: self.unreachable.clone() })
+            .then(|| FromWorker::Unreachable { executors: self.unreachable.clone(), owner: None })
     }
 
     fn answer(&mut self, message: ToWorker, now: Time, rng: &mut Rng) -> Option<FromWorker> {
@@ -443,6 +443,7 @@ pub(crate) fn task() -> NewTask {
         bind_at_once: false,
         stored: true,
         quota: None,
+        weight: None,
     }
 }
 

@@ -34,7 +34,7 @@ fn every_message_updates_when_a_worker_was_last_seen() {
         FromWorker::Accepted { attempt, fence },
         FromWorker::Started { attempt, fence },
         FromWorker::Progress { attempt, fence, permille: 500 },
-        FromWorker::Unreachable { executors: Vec::new() },
+        FromWorker::Unreachable { executors: Vec::new(), owner: None },
         assignment.finished(completed()),
     ] {
         rig.wait(secs(1));

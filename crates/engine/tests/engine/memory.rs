@@ -35,7 +35,14 @@ fn task(number: usize) -> NewTask {
     let model = if number.is_multiple_of(2) { format!("model-{number}") } else { "llama".into() };
     let requirement = Requirement { model: model.parse().ok(), ..Requirement::default() };
     let spec = Arc::new(TaskSpec { requirement, ..TaskSpec::default() });
-    NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None }
+    NewTask {
+        spec,
+        idempotency_key: None,
+        bind_at_once: false,
+        stored: true,
+        quota: None,
+        weight: None,
+    }
 }
 
 /// In three orders: by arrival, the last first, and mixed.

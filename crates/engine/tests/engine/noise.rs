@@ -106,7 +106,10 @@ impl Noise {
         match self.rng.below(17) {
             16 => {
                 let names = ["test", "other"].map(name);
-                FromWorker::Unreachable { executors: names[self.rng.below(2) as usize..].to_vec() }
+                FromWorker::Unreachable {
+                    executors: names[self.rng.below(2) as usize..].to_vec(),
+                    owner: None,
+                }
             }
             0..=3 => {
                 let (request, ttl) = (self.number(), self.span());
@@ -178,6 +181,7 @@ impl Noise {
             bind_at_once: self.rng.chance(0.2),
             stored: !self.forgets || self.rng.chance(0.7),
             quota: self.rng.chance(0.3).then(|| self.rng.below(20) as u32),
+            weight: self.rng.chance(0.3).then(|| self.rng.unit()),
         }
     }
 

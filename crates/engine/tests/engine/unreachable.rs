@@ -3,7 +3,8 @@
 use hypha_engine::record::NO_WORKER_LEFT;
 use hypha_engine::scheduler::Unavailability;
 use hypha_engine::{
-    Effect, FromWorker, LeaseRequest, Notice, Outcome, SchedulerEvent, Settings, ToWorker,
+    Effect, FromWorker, LeaseRequest, Notice, Outcome, OwnerReason, SchedulerEvent, Settings,
+    ToWorker,
 };
 use hypha_model::{FailureKind, Name, Refusal, RefusalKind, Span, TaskError, TaskState};
 
@@ -170,7 +171,7 @@ fn other_executors_are_used_while_one_is_unreachable() {
 fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
     let mut rig = joined(Settings::default(), of_models(1));
     let executors = set_unreachable(&mut rig, &["for-a", "unknown"]);
-    rig.receive(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
     let spec = |spec: &mut hypha_model::TaskSpec| {
         spec.requirement.model = Some(name("a"));
         spec.requirement.deadline = Some(secs(100));
@@ -194,14 +195,14 @@ fn a_reported_unreachable_executor_gets_no_attempts_and_deadlines_hold() {
 fn an_executor_reported_reachable_is_used_at_once() {
     let mut rig = joined(Settings::default(), of_models(1));
     let executors = set_unreachable(&mut rig, &["for-a", "for-b"]);
-    rig.receive(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
     let (a, b) = (rig.submit(asking("a")), rig.submit(asking("b")));
     assert!(rig.dispatches().is_empty());
     let executors = set_unreachable(&mut rig, &["for-b"]);
-    rig.receive(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
     assert_eq!((rig.view(a).attempts, rig.view(b).attempts), (1, 0));
     set_unreachable(&mut rig, &[]);
-    rig.receive(1, FromWorker::Unreachable { executors: vec![] });
+    rig.receive(1, FromWorker::Unreachable { executors: vec![], owner: None });
     assert_eq!(rig.view(b).attempts, 1);
 }
 
@@ -234,7 +235,7 @@ fn unreachable_and_quarantined_are_separate_reasons() {
     }
     let waits = rig.submit(asking("a"));
     let executors = set_unreachable(&mut rig, &["for-a"]);
-    rig.receive(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
     rig.wait(secs(40));
     assert_eq!(rig.view(waits).attempts, 0, "the quarantine is over");
     set_unreachable(&mut rig, &[]);
@@ -252,11 +253,38 @@ fn a_task_is_unschedulable_if_no_worker_would_take_it() {
         |rig: &Rig, id| rig.scheduler.unschedulable(id).map(|unschedulable| unschedulable.why);
     assert_eq!((why(&rig, runs), why(&rig, waits)), (None, None));
     let executors = set_unreachable(&mut rig, &["for-a"]);
-    rig.receive(1, FromWorker::Unreachable { executors });
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
     let since = rig.now;
     assert_eq!(why(&rig, runs), None, "it may still complete");
     assert_eq!(why(&rig, waits), Some(Some(Unavailability::Unreachable { since })));
     rig.finish(&assignment);
     assert_eq!(why(&rig, runs), None, "it has ended");
     assert_eq!(why(&rig, waits), Some(Some(Unavailability::Unreachable { since })));
+}
+
+/// A worker's owner pauses it: the tasks that waited there go elsewhere without using an attempt, and the reason is
+/// shown, also by a worker that grants no lease because of it.
+#[test]
+fn a_paused_worker_gets_no_tasks_and_the_reason_is_shown() {
+    let mut rig = joined(Settings::default(), of_models(1));
+    let (id, assignment) = rig.dispatched(asking("a"));
+    let since = rig.now;
+    let executors = set_unreachable(&mut rig, &["for-a", "for-b"]);
+    let reason = OwnerReason::Paused;
+    rig.receive(1, FromWorker::Unreachable { executors: executors.clone(), owner: Some(reason) });
+    let refusal = Refusal::without_amount(RefusalKind::Unavailable);
+    let (attempt, fence) = (assignment.dispatch.attempt, assignment.dispatch.fence);
+    rig.receive(1, FromWorker::Refused { attempt, fence, refusal });
+    assert_eq!((rig.view(id).state, rig.stored(id).failures), (TaskState::Queued, 0));
+    let why = |rig: &Rig| rig.scheduler.unavailability_of(worker_id(1), None);
+    assert_eq!(why(&rig), Some(Unavailability::Owner { since, reason }));
+    assert!(rig.dispatches().is_empty());
+    // It is resumed, but its back ends are unreachable.
+    rig.receive(1, FromWorker::Unreachable { executors, owner: None });
+    assert_eq!(why(&rig), Some(Unavailability::Unreachable { since }));
+    set_unreachable(&mut rig, &[]);
+    rig.receive(1, FromWorker::Unreachable { executors: vec![], owner: None });
+    assert_eq!(why(&rig), None);
+    rig.wait(secs(60));
+    assert_eq!(rig.view(id).attempts, 2);
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use hypha_engine::{
-    Dispatch, FromWorker, LeaseRequest, Leaving, Outcome, RunCommand, RunId, ToWorker,
-    WorkerEffect, WorkerEvent, WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
+    Dispatch, FromWorker, LeaseRequest, Leaving, Outcome, OwnerReason, OwnerState, RunCommand,
+    RunId, ToWorker, WorkerEffect, WorkerEvent, WorkerImage, WorkerMachine, WorkerRecord,
+    WorkerStep,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
 use hypha_model::{
@@ -460,8 +461,10 @@ fn a_new_incarnation_reports_the_graceful_stop_until_the_holder_knows() {
 fn the_holder_is_told_which_executors_are_unreachable() {
     let mut rig = Rig::leased();
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
-    let unreachable =
-        FromWorker::Unreachable { executors: vec![worker(1).executors[0].name.clone()] };
+    let unreachable = FromWorker::Unreachable {
+        executors: vec![worker(1).executors[0].name.clone()],
+        owner: None,
+    };
     let alive = |nonce| FromWorker::Alive {
         lease,
         epoch,
@@ -484,11 +487,52 @@ fn the_holder_is_told_which_executors_are_unreachable() {
     assert_eq!(rig.sent()[0], unreachable);
     assert!(matches!(rig.sent()[1], FromWorker::LeaseGranted { .. }));
     rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: true });
-    assert_eq!(rig.sent(), [FromWorker::Unreachable { executors: vec![] }], "at once");
+    assert_eq!(rig.sent(), [FromWorker::Unreachable { executors: vec![], owner: None }], "at once");
     rig.event(WorkerEvent::BackEndChecked { executor: 0, is_healthy: true });
     assert_eq!(rig.sent(), [], "no news");
     rig.request(1, 3, 100);
     assert!(matches!(rig.sent()[..], [FromWorker::LeaseGranted { .. }]));
+}
+
+/// While the owner has paused the worker, what runs goes on and nothing else begins.
+#[test]
+fn a_paused_worker_keeps_what_runs_and_returns_what_waits() {
+    let mut rig = Rig::leased();
+    let (running, waiting) = (rig.dispatch(1), rig.dispatch(2));
+    let executors = vec![worker(1).executors[0].name.clone()];
+    let paused = FromWorker::Unreachable { executors, owner: Some(OwnerReason::Paused) };
+    let refused = |fence| FromWorker::Refused {
+        attempt: attempt(fence),
+        fence: Fence(fence),
+        refusal: Refusal::without_amount(RefusalKind::Unavailable),
+    };
+    let state = OwnerState { is_paused: true, ..OwnerState::default() };
+    rig.event(WorkerEvent::OwnerChanged(state));
+    assert_eq!(rig.sent(), [paused.clone(), refused(2)], "in this order");
+    assert!(rig.stopped().is_empty());
+    assert!(rig.machine.has_run(running) && !rig.machine.has_run(waiting));
+    rig.event(WorkerEvent::OwnerChanged(state));
+    assert_eq!(rig.sent(), [], "no news");
+    rig.dispatch(3);
+    assert_eq!(rig.sent(), [refused(3)]);
+
+    let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));
+    rig.receive(1, ToWorker::Heartbeat { lease, epoch, nonce: 1, demand: None });
+    assert_eq!(rig.sent()[0], paused);
+    assert!(matches!(rig.sent()[1], FromWorker::Alive { .. }), "the lease is renewed");
+    assert_eq!(rig.request(2, 1, 100), None, "no new lease");
+    assert_eq!(rig.sent()[0], paused, "the reason comes first");
+    assert!(matches!(rig.sent()[1], FromWorker::LeaseRefused { .. }));
+    rig.lease = rig.request(1, 2, 100);
+    assert!(rig.lease.is_some(), "a restarted holder finds what runs");
+    rig.event(WorkerEvent::Ended { id: running, outcome: completed(), run: None });
+    assert!(matches!(rig.sent()[..], [FromWorker::Finished { .. }]));
+
+    rig.event(WorkerEvent::OwnerChanged(OwnerState::default()));
+    assert_eq!(rig.sent(), [FromWorker::Unreachable { executors: vec![], owner: None }]);
+    let begun = rig.dispatch(4);
+    assert_eq!(rig.started(), [begun]);
+    assert!(rig.request(2, 2, 100).is_some());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 struct Key(SchedulerId, u32);
 
 impl LeaseKey for Key {
-    fn holder(&self) -> SchedulerId {
+    fn scheduler(&self) -> SchedulerId {
         self.0
     }
 }
@@ -46,6 +46,10 @@ fn scheduler(number: u128) -> SchedulerId {
     SchedulerId::new(Time::ZERO, &mut Rng::new(number as u64))
 }
 
+fn shared(number: u128) -> Holder {
+    Holder::shared(scheduler(number))
+}
+
 fn gpu() -> Option<Arc<Requirement>> {
     Some(Arc::new(Requirement { min_gpus: 1, ..Requirement::default() }))
 }
@@ -80,8 +84,8 @@ impl Rig {
 
     /// Renews, and returns how many slots and whole GPUs the lease covers.
     fn renew(&mut self, now: Time, holder: u128, demand: Option<Arc<Requirement>>) -> (u32, usize) {
-        let (id, _) = self.book.lease_of(scheduler(holder)).unwrap();
-        let granted = self.book.renew(now, scheduler(holder), id, demand).unwrap();
+        let (id, _) = self.book.lease_of(shared(holder)).unwrap();
+        let granted = self.book.renew(now, shared(holder), id, demand).unwrap();
         self.book.check().unwrap();
         let portion = granted.portion.unwrap_or_else(|| Portion::whole(&self.worker));
         let gpus = portion.devices.iter().filter(|device| device.milli_gpu == 1_000).count();
@@ -105,7 +109,7 @@ fn a_single_holder_has_everything_and_shares_when_another_requests_a_lease() {
     assert_eq!(rig.renew(at(3), 2, None), (2, 1));
     assert_eq!(rig.book.early_renewals(at(3)), [], "it has settled");
     // When the second has released its lease, the first has all of it again.
-    rig.book.release(scheduler(2));
+    rig.book.release(shared(2));
     assert_eq!(rig.book.early_renewals(at(4)).len(), 1);
     assert_eq!(rig.renew(at(4), 1, None), (4, 2));
 }
@@ -116,16 +120,19 @@ fn runs_beyond_a_smaller_limit_continue_and_are_not_replaced() {
     rig.lease(at(0), 1);
     let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
     let (a, b) = (Key(scheduler(1), 1), Key(scheduler(1), 2));
-    assert!(rig.book.begin(a, &core, 0).is_some() && rig.book.begin(b, &core, 0).is_some());
+    assert!(
+        rig.book.begin(a, shared(1), &core, 0).is_some()
+            && rig.book.begin(b, shared(1), &core, 0).is_some()
+    );
     rig.lease(at(1), 2);
     assert_eq!(rig.renew(at(2), 1, None), (1, 0));
     assert_eq!(rig.renew(at(2), 2, None), (0, 0), "both still run");
     rig.book.end(a, 0);
-    assert!(!rig.book.fits(scheduler(1), &core, 0), "its portion is in use");
+    assert!(!rig.book.fits(shared(1), &core, 0), "its portion is in use");
     assert_eq!(rig.renew(at(3), 2, None), (1, 0));
-    assert!(rig.book.fits(scheduler(2), &core, 0));
+    assert!(rig.book.fits(shared(2), &core, 0));
     rig.book.end(b, 0);
-    assert!(rig.book.fits(scheduler(1), &core, 0));
+    assert!(rig.book.fits(shared(1), &core, 0));
 }
 
 #[test]
@@ -136,8 +143,8 @@ fn the_portion_of_a_vanished_holder_is_free_after_its_ttl() {
     assert_eq!(rig.renew(at(20), 2, gpu()), (0, 0));
     assert_eq!(rig.book.wake_at(at(20)), Some(at(30)));
     assert_eq!(rig.book.expired(at(29)), None);
-    assert_eq!(rig.book.expired(at(30)), Some(scheduler(1)));
-    rig.book.release(scheduler(1));
+    assert_eq!(rig.book.expired(at(30)), Some(shared(1)));
+    rig.book.release(shared(1));
     assert_eq!(rig.renew(at(30), 2, gpu()), (2, 1));
 }
 
@@ -147,16 +154,16 @@ fn a_run_that_outlives_its_lease_keeps_its_room_and_counts_against_the_next() {
     rig.lease(at(0), 1);
     let core = Requirement { cpu_milli: 4_000, ..Requirement::default() };
     let key = Key(scheduler(1), 1);
-    assert!(rig.book.begin(key, &core, 0).is_some());
-    rig.book.release(scheduler(1));
+    assert!(rig.book.begin(key, shared(1), &core, 0).is_some());
+    rig.book.release(shared(1));
     rig.lease(at(1), 2);
     assert_eq!(rig.renew(at(1), 2, None), (1, 0), "half of it is still in use");
     rig.lease(at(2), 1);
     assert_eq!(rig.renew(at(2), 1, None), (1, 0));
-    assert!(!rig.book.fits(scheduler(1), &core, 0), "it is at its limit");
+    assert!(!rig.book.fits(shared(1), &core, 0), "it is at its limit");
     rig.book.end(key, 0);
     rig.book.check().unwrap();
-    assert!(rig.book.fits(scheduler(1), &core, 0));
+    assert!(rig.book.fits(shared(1), &core, 0));
 }
 
 #[test]
@@ -239,6 +246,121 @@ fn holders_are_bounded() {
     );
 }
 
+fn offer(scheduler_number: u128, number: u64) -> Holder {
+    Holder::offer(scheduler(scheduler_number), OfferId::new(Time::ZERO, &mut Rng::new(number)))
+}
+
+impl Rig {
+    fn reserve(&mut self, now: Time, holder: Holder, wanted: FixedPortion) -> Option<bool> {
+        self.asked += 1;
+        let id = LeaseId::new(now, &mut Rng::new(self.asked));
+        let reserved = self.book.reserve(now, holder, wanted, Span::from_secs(5), || id);
+        self.book.check().unwrap();
+        reserved
+    }
+}
+
+fn one_gpu() -> FixedPortion {
+    FixedPortion::Requirement(gpu().unwrap())
+}
+
+#[test]
+fn a_reservation_becomes_a_lease_of_the_same_portion() {
+    let mut rig = Rig::new(worker(2, 4));
+    let held = offer(1, 1);
+    assert_eq!(rig.reserve(at(0), held, one_gpu()), Some(true));
+    assert_eq!(rig.reserve(at(0), held, one_gpu()), None, "an offer is made once");
+    assert_eq!(rig.book.holders().count(), 0, "it is not accepted yet");
+    let granted = rig.book.accept(at(1), held, TTL).unwrap();
+    assert_eq!(rig.book.accept(at(2), held, TTL).unwrap(), granted, "a repeat gets the same");
+    let portion = granted.portion.unwrap();
+    assert_eq!((portion.slots[0], portion.cpu_milli), (1, 0));
+    assert_eq!(rig.book.holder_of(scheduler(1), granted.lease), Some(held));
+    assert_eq!(rig.book.holder_of(scheduler(2), granted.lease), None);
+    // The same scheduler may hold a shared lease beside it, of the rest.
+    rig.lease(at(3), 1);
+    assert_eq!(rig.renew(at(4), 1, None), (3, 1));
+    // Others, whatever they need, take nothing from it.
+    rig.lease(at(5), 2);
+    let both = Some(Arc::new(Requirement { min_gpus: 2, ..Requirement::default() }));
+    for second in 6..30 {
+        assert!(rig.renew(at(second), 2, both.clone()).1 <= 1);
+        rig.renew(at(second), 1, None);
+        let renewed = rig.book.renew(at(second), held, granted.lease, None).unwrap();
+        assert_eq!(renewed.portion.as_ref(), Some(&portion));
+    }
+}
+
+#[test]
+fn a_reservation_that_is_not_accepted_ends() {
+    let mut rig = Rig::new(worker(1, 2));
+    let held = offer(1, 1);
+    assert_eq!(rig.reserve(at(0), held, one_gpu()), Some(true));
+    assert_eq!(rig.reserve(at(1), offer(2, 2), one_gpu()), Some(false), "it waits");
+    assert_eq!(rig.book.wake_at(at(1)), Some(at(5)));
+    assert_eq!(rig.book.expired(at(5)), Some(held));
+    rig.book.release(held);
+    assert_eq!(rig.book.accept(at(5), held, TTL), None, "too late");
+    assert_eq!(rig.book.accept(at(5), offer(2, 2), TTL), None, "too early");
+    assert_eq!(rig.book.cover_reservations(at(5)), [offer(2, 2)]);
+    assert!(rig.book.accept(at(5), offer(2, 2), TTL).is_some());
+}
+
+#[test]
+fn shared_leases_make_room_for_a_reservation_and_running_work_does_not() {
+    let mut rig = Rig::new(worker(2, 2));
+    rig.lease(at(0), 1);
+    let key = Key(scheduler(1), 1);
+    let needs = gpu().unwrap();
+    assert!(rig.book.begin(key, shared(1), &needs, 0).is_some());
+    // One GPU is idle, and leased: its holder is asked to renew.
+    assert_eq!(rig.reserve(at(1), offer(2, 1), one_gpu()), Some(false));
+    assert_eq!(rig.book.early_renewals(at(1)).len(), 1);
+    assert_eq!(rig.book.cover_reservations(at(1)), [], "not before its holder knows");
+    assert_eq!(rig.renew(at(2), 1, None).1, 1);
+    assert_eq!(rig.book.cover_reservations(at(2)), [offer(2, 1)]);
+    // The other one is in use.
+    assert_eq!(rig.reserve(at(3), offer(2, 2), one_gpu()), Some(false));
+    rig.renew(at(3), 1, None);
+    assert_eq!(rig.book.cover_reservations(at(3)), []);
+    rig.book.end(key, 0);
+    assert_eq!(rig.book.cover_reservations(at(3)), [offer(2, 2)]);
+    rig.book.check().unwrap();
+}
+
+#[test]
+fn all_of_a_worker_is_reserved_once_nothing_is_held() {
+    let mut rig = Rig::new(worker(2, 4));
+    rig.lease(at(0), 1);
+    assert_eq!(rig.reserve(at(1), offer(2, 1), FixedPortion::Whole), Some(false));
+    assert_eq!(rig.renew(at(2), 1, None), (0, 0));
+    assert_eq!(rig.book.cover_reservations(at(2)), [offer(2, 1)]);
+    let granted = rig.book.accept(at(2), offer(2, 1), TTL).unwrap();
+    assert_eq!(granted.portion, Some(Portion::whole(&rig.worker)));
+    assert_eq!(rig.renew(at(3), 1, gpu()), (0, 0));
+    rig.book.release(offer(2, 1));
+    assert_eq!(rig.renew(at(4), 1, None), (4, 2));
+}
+
+#[test]
+fn a_reservation_holds_nothing_until_it_holds_everything() {
+    // Two reservations that each need both GPUs must not hold one each.
+    let mut rig = Rig::new(worker(2, 4));
+    let both = || {
+        let requirement = Requirement { min_gpus: 2, ..Requirement::default() };
+        FixedPortion::Requirement(Arc::new(requirement))
+    };
+    assert_eq!(rig.reserve(at(0), offer(1, 1), one_gpu()), Some(true));
+    assert_eq!(rig.reserve(at(1), offer(2, 2), both()), Some(false));
+    assert_eq!(rig.reserve(at(1), offer(3, 3), both()), Some(false));
+    assert!(rig.book.limit_of(offer(2, 2)).unwrap().is_empty());
+    rig.book.release(offer(1, 1));
+    assert_eq!(rig.book.cover_reservations(at(2)).len(), 1, "one of them has all");
+    let impossible = Requirement { min_gpus: 3, ..Requirement::default() };
+    let impossible = FixedPortion::Requirement(Arc::new(impossible));
+    assert_eq!(rig.reserve(at(3), offer(1, 4), impossible), None);
+}
+
 /// Whatever holders do, the sums hold; and when nothing changes any more, the limits settle.
 #[test]
 fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
@@ -264,7 +386,7 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
                 rig.book.release(holder);
             }
             let holder = 1 + u128::from(rng.below(4));
-            match rng.below(6) {
+            match rng.below(8) {
                 0 => {
                     let (minimum, maximum) = (wants(&mut rng), wants(&mut rng));
                     let minimum = minimum.filter(|_| rng.chance(0.3));
@@ -274,22 +396,43 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
                         LeaseRequest { minimum, maximum, ..LeaseRequest::default() },
                     );
                 }
-                1 => rig.book.release(scheduler(holder)),
+                1 => rig.book.release(shared(holder)),
+                6 => {
+                    let wanted = match wants(&mut rng) {
+                        Some(requirement) => FixedPortion::Requirement(requirement),
+                        None => FixedPortion::Whole,
+                    };
+                    let _ = rig.reserve(now, offer(holder, step.into()), wanted);
+                }
+                7 => {
+                    let all: Vec<Holder> = rig.book.reservations().collect();
+                    if !all.is_empty() {
+                        let chosen = all[rng.below(all.len() as u64) as usize];
+                        match rng.chance(0.5) {
+                            true => drop(rig.book.accept(now, chosen, TTL)),
+                            false => rig.book.release(chosen),
+                        }
+                    }
+                }
                 2 | 3 => {
                     let demand = wants(&mut rng);
-                    if let Some((id, _)) = rig.book.lease_of(scheduler(holder)) {
-                        let _ = rig.book.renew(now, scheduler(holder), id, demand);
+                    if let Some((id, _)) = rig.book.lease_of(shared(holder)) {
+                        let _ = rig.book.renew(now, shared(holder), id, demand);
                     }
                 }
                 4 => {
                     let key = Key(scheduler(holder), step);
-                    if let Some(needs) = wants(&mut rng)
-                        && let Ok(executor) = rig.book.executor_for(key.0, &needs)
-                        && rig.book.lease_of(key.0).is_some()
-                        && rig.book.fits(key.0, &needs, executor)
-                    {
-                        assert!(rig.book.begin(key, &needs, executor).is_some());
-                        runs.push(key);
+                    let held: Vec<Holder> = rig.book.holders().collect();
+                    let of_scheduler = held.into_iter().filter(|held| held.scheduler == key.0);
+                    for held in of_scheduler.collect::<Vec<_>>() {
+                        let key = Key(key.0, step * 100 + runs.len() as u32);
+                        if let Some(needs) = wants(&mut rng)
+                            && let Ok(executor) = rig.book.executor_for(held, &needs)
+                            && rig.book.fits(held, &needs, executor)
+                        {
+                            assert!(rig.book.begin(key, held, &needs, executor).is_some());
+                            runs.push(key);
+                        }
                     }
                 }
                 _ => {
@@ -299,6 +442,7 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
                     }
                 }
             }
+            rig.book.cover_reservations(now);
             rig.book.check().unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
         }
         for key in runs {

@@ -234,8 +234,14 @@ mod tests {
         let leased = core.wait_for_lease(worker().id);
         tokio::time::timeout(std::time::Duration::from_secs(20), leased).await.unwrap();
         let spec = Arc::new(TaskSpec { stream: true, ..TaskSpec::default() });
-        let task =
-            NewTask { spec, idempotency_key: None, bind_at_once: false, stored: true, quota: None };
+        let task = NewTask {
+            spec,
+            idempotency_key: None,
+            bind_at_once: false,
+            stored: true,
+            quota: None,
+            weight: None,
+        };
         let mut accepted = core.submit(vec![task], true).await.unwrap();
         let mut watch = accepted.remove(0).unwrap().1.unwrap();
         let (mut pieces, mut notices) = (Vec::new(), Vec::new());

@@ -44,7 +44,8 @@ pub(super) fn write_left(directory: &Path, left: &Leaving) -> io::Result<()> {
     write_atomically(directory, LEFT_FILE, &format!("{} {}", left.epoch.0, holders.join(" ")))
 }
 
-fn write_atomically(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+/// Writes a file atomically, and durably against a power failure.
+pub(super) fn write_atomically(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let mut file = File::create(&new)?;
     writeln!(file, "{text}")?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{
-    FromWorker, Outcome, OutgoingMessage, RunCommand, RunId, ToWorker, WorkerEffect, WorkerEvent,
-    WorkerMachine, WorkerRecord, WorkerStep,
+    FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker, WorkerEffect,
+    WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
 use hypha_model::{AttemptId, Payload, SchedulerId, Usage, Worker};
@@ -45,12 +45,16 @@ pub(super) enum WorkerInput {
     HealthChecked(usize, bool),
     /// How much of the machine is in use.
     UsageMeasured(Usage),
+    /// What the owner wants has changed.
+    OwnerChanged(OwnerState),
 }
 
 /// See the module documentation.
 pub(super) struct WorkerHost {
     pub(super) worker: Arc<Worker>,
     pub(super) files: EpochFiles,
+    /// What the owner wants, for the next incarnation.
+    pub(super) owner: OwnerState,
     pub(super) runners: Arc<Runners>,
     pub(super) events: mpsc::Sender<WorkerInput>,
     /// Messages for the worker's own task instance.
@@ -127,6 +131,10 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 events.push(WorkerEvent::BackEndChecked { executor, is_healthy })
             }
             WorkerInput::UsageMeasured(usage) => events.push(WorkerEvent::UsageMeasured(usage)),
+            WorkerInput::OwnerChanged(state) => {
+                self.owner = state;
+                events.push(WorkerEvent::OwnerChanged(state));
+            }
         }
     }
 
@@ -169,7 +177,7 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 
     fn start(&mut self) -> io::Result<(WorkerMachine, WorkerStep)> {
-        start(&self.worker, &self.files)
+        start(&self.worker, &self.files, self.owner)
     }
 
     fn abandon(&mut self) {
@@ -185,12 +193,13 @@ impl MachineHost<WorkerMachine> for WorkerHost {
 pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,
+    owner: OwnerState,
 ) -> io::Result<(WorkerMachine, WorkerStep)> {
     let (last, left) = (epoch::read(&files.0)?, epoch::read_left(&files.0));
     let mut step = WorkerStep::default();
     let seed = rand::random();
     let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
-    Ok((machine, step))
+    Ok((machine.with_owner(owner), step))
 }
 
 impl WorkerHost {

@@ -14,3 +14,4 @@ mod resources;
 mod spread;
 mod starving;
 mod strategies;
+mod tenants;

@@ -97,6 +97,7 @@ pub(crate) fn random_worker(rng: &mut Rng) -> Worker {
 pub(crate) fn random_spec(rng: &mut Rng) -> TaskSpec {
     let some = |rng: &mut Rng, most: u64| if rng.chance(0.3) { rng.below(most) } else { 0 };
     let mut spec = spec_of(0.1 + 3.0 * rng.unit());
+    spec.tenant = rng.chance(0.3).then(|| name(["acme", "beta"][rng.below(2) as usize]));
     spec.requirement = Requirement {
         class: if rng.chance(0.1) { ExecutorClass::Train } else { ExecutorClass::Inference },
         model: rng.chance(0.4).then(|| name(["llama", "gpt"][rng.below(2) as usize])),

@@ -277,6 +277,7 @@ fn tasks(rng: &mut Rng, count: usize, gap_s: f64, kinds: TaskKinds) -> Tasks {
             bind_at_once: rng.chance(kinds.bound),
             stored,
             quota: None,
+            weight: None,
         };
         tasks.push((at, task, run_s, 0));
     }

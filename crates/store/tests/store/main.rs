@@ -7,6 +7,8 @@ mod conformance;
 mod crash;
 mod forget;
 mod full;
+#[cfg(target_os = "linux")]
+mod idle;
 mod machines;
 mod open;
 mod rows;

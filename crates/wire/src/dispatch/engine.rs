@@ -247,9 +247,9 @@ impl From<FromWorker> for Report {
                     },
                 }
             }
-            FromWorker::Unreachable { mut executors } => {
+            FromWorker::Unreachable { mut executors, owner } => {
                 executors.truncate(MAX_EXECUTORS);
-                Report::Unreachable { executors }
+                Report::Unreachable { executors, owner }
             }
             FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },
         }
@@ -349,7 +349,9 @@ impl From<Report> for FromWorker {
                 )
             }
             Report::TimedOut { attempt, run_us } => finished(attempt, run_us, Outcome::TimedOut),
-            Report::Unreachable { executors } => FromWorker::Unreachable { executors },
+            Report::Unreachable { executors, owner } => {
+                FromWorker::Unreachable { executors, owner }
+            }
             Report::Left { epoch, lease } => FromWorker::Left { epoch: Epoch(epoch), lease },
         }
     }

@@ -38,6 +38,7 @@ fn every_message_of_the_engine_round_trips() {
     assert_eq!(to_a_worker_and_back(samples::to_worker()), samples::to_worker());
     assert_eq!(to_a_scheduler_and_back(samples::from_worker()), samples::from_worker());
     assert_eq!(to_a_scheduler_and_back(samples::of_unreachable()), samples::of_unreachable());
+    assert_eq!(to_a_scheduler_and_back(samples::of_owners()), samples::of_owners());
     assert_eq!(to_a_scheduler_and_back(samples::of_delegation()), samples::of_delegation());
     assert_eq!(to_a_scheduler_and_back(samples::of_parts()), samples::of_parts());
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
@@ -58,9 +59,10 @@ fn an_unreachable_back_end_is_a_failure_to_older_schedulers() {
 #[test]
 fn no_more_executors_are_unreachable_than_a_worker_has() {
     let many = |count| vec!["vllm".parse().unwrap(); count];
-    let back = to_a_scheduler_and_back(vec![FromWorker::Unreachable { executors: many(33) }]);
-    assert_eq!(back, [FromWorker::Unreachable { executors: many(32) }]);
-    let report = Report::Unreachable { executors: many(33) };
+    let back =
+        to_a_scheduler_and_back(vec![FromWorker::Unreachable { executors: many(33), owner: None }]);
+    assert_eq!(back, [FromWorker::Unreachable { executors: many(32), owner: None }]);
+    let report = Report::Unreachable { executors: many(33), owner: None };
     assert!(encode(&Reports { reports: vec![report], skipped: 0 }).is_err());
 }
 

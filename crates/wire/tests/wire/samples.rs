@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
+use hypha_engine::{
+    DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, OwnerReason, Portion, ToWorker,
+};
 use hypha_model::{
     AttemptId, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId, Metadata,
     MetadataValue, ObjectRef, Payload, Priority, Requirement, Rng, Span, TaskError, TaskId,
@@ -277,9 +279,19 @@ pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     let executors = vec!["vllm".parse().unwrap(), "whisper".parse().unwrap()];
     vec![
         FromWorker::Finished { attempt, fence, run, outcome },
-        FromWorker::Unreachable { executors },
-        FromWorker::Unreachable { executors: Vec::new() },
+        FromWorker::Unreachable { executors, owner: None },
+        FromWorker::Unreachable { executors: Vec::new(), owner: None },
     ]
+}
+
+/// What later releases add: an owner who lets nothing new begin.
+pub(crate) fn of_owners() -> Vec<FromWorker> {
+    let reasons = [OwnerReason::Paused, OwnerReason::OffHours, OwnerReason::InUse];
+    let message = |reason| FromWorker::Unreachable {
+        executors: vec!["vllm".parse().unwrap()],
+        owner: Some(reason),
+    };
+    reasons.map(message).to_vec()
 }
 
 /// What later releases add: attempts that a back end has, and reserved room.

@@ -1,0 +1,66 @@
+//! The owner of the machine: while the worker is paused, outside its hours or in use by its owner, nothing new begins.
+//! What runs goes on, and leases are kept.
+
+use hypha_market::OwnerState;
+use hypha_model::{Refusal, RefusalKind, SchedulerId};
+
+use super::{RunPhase, WorkerMachine, WorkerStep, send_message_at_once};
+use crate::message::FromWorker;
+
+impl WorkerMachine {
+    /// An incarnation that starts in this state of its owner.
+    pub fn with_owner(mut self, state: OwnerState) -> WorkerMachine {
+        self.owner = state;
+        self
+    }
+
+    /// Whether new leases, dispatches and runs may begin.
+    pub fn takes_new_work(&self) -> bool {
+        self.owner.refusal().is_none()
+    }
+
+    pub(super) fn owner_changed(&mut self, state: OwnerState, step: &mut WorkerStep) {
+        let before = std::mem::replace(&mut self.owner, state).refusal();
+        if before == state.refusal() {
+            return;
+        }
+        // Before runs are returned: otherwise their holders might dispatch them here again.
+        for holder in self.lease_holders() {
+            self.send_unreachable(holder, step);
+        }
+        if !self.takes_new_work() {
+            self.return_waiting(step);
+        }
+    }
+
+    /// Whether a scheduler gets no lease because of the owner; it learns the reason. The holder of a lease keeps it.
+    pub(super) fn is_refused_by_owner(&self, from: SchedulerId, step: &mut WorkerStep) -> bool {
+        let is_refused = !self.takes_new_work() && self.lease_of(from).is_none();
+        if is_refused {
+            self.send_unreachable(from, step);
+        }
+        is_refused
+    }
+
+    /// Whether some executors, or all because of the owner, should get no tasks.
+    pub(super) fn has_unreachable(&self) -> bool {
+        !self.unreachable.is_empty() || !self.takes_new_work()
+    }
+
+    /// Returns the waiting runs to the holders of their leases. The worker's own task instance has no other place for
+    /// those that it has accepted: they wait.
+    fn return_waiting(&mut self, step: &mut WorkerStep) {
+        let is_returned = |(id, run): (&_, &super::RunState)| {
+            let id: super::RunId = *id;
+            let is_waiting = matches!(run.phase, RunPhase::Waiting);
+            (is_waiting && id.scheduler != SchedulerId::LOCAL).then_some((id, run.dispatch.attempt))
+        };
+        let returned: Vec<_> = self.runs.iter().filter_map(is_returned).collect();
+        for (id, attempt) in returned {
+            self.stop(id, false, step);
+            let refusal = Refusal::without_amount(RefusalKind::Unavailable);
+            let message = FromWorker::Refused { attempt, fence: id.fence, refusal };
+            send_message_at_once(step, id.scheduler, message);
+        }
+    }
+}
