@@ -226,9 +226,7 @@ impl Bench {
                     let alive = Next::Alive { worker: at as u32, lease, epoch, nonce };
                     self.next.push(Reverse((arrives + TRIP, alive)));
                 }
-                ToWorker::Recorded { .. }
-                | ToWorker::Cancel { .. }
-                | ToWorker::ReleaseLease { .. } => {}
+                _ => {}
             }
         }
         self.batch.reuse(released);

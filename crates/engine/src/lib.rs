@@ -5,6 +5,7 @@
 
 pub mod back_end;
 pub mod instance_notification;
+pub mod job;
 pub mod message;
 pub mod mutant;
 pub mod record;
@@ -12,7 +13,10 @@ pub mod scheduler;
 pub mod store;
 pub mod worker;
 
-pub use hypha_market::{DevicePart, LeaseRequest, OwnerReason, OwnerState, Portion};
+pub use hypha_market::{
+    Advert, Advertiser, DevicePart, LeaseRequest, Notary, Offer, OwnerReason, OwnerState, Portion,
+    Signature, SignedReceipt, Signer, Terms,
+};
 pub use instance_notification::InstanceNotification;
 pub use message::{CheckedMessage, Dispatch, FromWorker, Outcome, ToWorker};
 pub use mutant::Mutant;
@@ -23,6 +27,6 @@ pub use scheduler::{
 };
 pub use store::SchedulerStore;
 pub use worker::{
-    Leaving, OutgoingMessage, RunCommand, RunId, WorkerEffect, WorkerEvent, WorkerImage,
-    WorkerMachine, WorkerRecord, WorkerStep,
+    Leaving, OutgoingMessage, RunCommand, RunId, StoredReceipts, WorkerEffect, WorkerEvent,
+    WorkerImage, WorkerMachine, WorkerRecord, WorkerStep,
 };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use hypha_market::{LeaseRequest, OwnerReason, Portion};
+use hypha_market::{Advert, LeaseRequest, Offer, OwnerReason, Portion, SignedReceipt};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Name, Payload, Refusal, Requirement, Span, TaskError,
-    TaskResult, TaskSpec, Usage,
+    AdvertId, AttemptId, Epoch, Fence, LeaseId, Name, OfferId, Payload, Refusal, Requirement, Span,
+    TaskError, TaskResult, TaskSpec, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,26 @@ pub enum ToWorker {
         /// Its epoch.
         epoch: Epoch,
     },
+    /// Workers are wanted. Answered with [`FromWorker::Offered`] or [`FromWorker::NotOffered`].
+    Advertise(Arc<Advert>),
+    /// No more offers are wanted for the advert.
+    CloseAdvert(AdvertId),
+    /// The offer is accepted for one of its roles. Answered with [`FromWorker::LeaseGranted`] or
+    /// [`FromWorker::OfferUnknown`].
+    AcceptOffer {
+        /// The offer.
+        offer: OfferId,
+        /// The role, by its index in the advert.
+        role: u16,
+        /// Repeated in the answer.
+        request: u64,
+        /// For how long the lease is wanted, from when this arrives.
+        ttl: Span,
+    },
+    /// The offer is not accepted, or the lease that it became is released.
+    DeclineOffer(OfferId),
+    /// A receipt of a lease, countersigned.
+    ReceiptCountersigned(Arc<SignedReceipt>),
 }
 
 /// An attempt that is sent to its worker.
@@ -223,6 +243,23 @@ pub enum FromWorker {
         epoch: Epoch,
         /// The lease that ends with it, while the worker waits for [`ToWorker::ReleaseLease`].
         lease: Option<LeaseId>,
+    },
+    /// An offer for an advert.
+    Offered(Arc<Offer>),
+    /// There is no offer for an advert that came directly.
+    NotOffered(AdvertId),
+    /// There is no such offer, or no longer.
+    OfferUnknown(OfferId),
+    /// What a lease has cost so far, signed by the worker. The last one is repeated until it is countersigned.
+    ReceiptIssued(Arc<SignedReceipt>),
+    /// The worker takes a lease back: what runs under it may save its work, and ends by then.
+    Preempted {
+        /// The lease.
+        lease: LeaseId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// After how long.
+        grace: Span,
     },
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use hypha_machine::Apply;
+use hypha_machine::{Apply, Rows};
 use hypha_model::{
     AttemptId, Epoch, FailureKind, Fence, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time,
     Worker, WorkerId,
@@ -12,6 +12,8 @@ use hypha_model::{
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
 use serde::{Deserialize, Serialize};
+
+use crate::job::JobRecord;
 
 /// One change. A store applies it to its rows; [`Image`] defines what that means.
 #[derive(Clone, Debug)]
@@ -82,6 +84,8 @@ pub enum Record {
     Mode(Mode),
     /// What the predictor has learned.
     Predictor(Box<Snapshot>),
+    /// A job has changed.
+    Job(JobRecord),
 }
 
 /// A task as it was accepted.
@@ -201,6 +205,8 @@ pub struct Image {
     pub mode: Option<Mode>,
     /// What the predictor had learned.
     pub predictor: Option<Snapshot>,
+    /// The rows of jobs.
+    pub jobs: Rows,
 }
 
 /// A task with all that is durable of it.
@@ -325,6 +331,7 @@ impl Apply<Record> for Image {
             Record::Strategy(strategy) => self.strategy = Some(*strategy),
             Record::Mode(mode) => self.mode = Some(*mode),
             Record::Predictor(snapshot) => self.predictor = Some((**snapshot).clone()),
+            Record::Job(record) => self.jobs.apply(record),
         }
     }
 }

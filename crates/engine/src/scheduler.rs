@@ -5,16 +5,18 @@
 //! of a worker is leased), `reconnect.rs` (a connection that replaces another), `quarantine.rs` (failure streaks),
 //! `unreachable.rs` (executors that are unreachable), `leave.rs` (workers that stop or are removed), `recover.rs` (a
 //! new incarnation from the durable state), `stall.rs` (time in which it did not run), `deferred.rs` (work that is too
-//! much for one step), `views.rs`, `parts.rs` and `availability.rs` (views).
+//! much for one step), `jobs.rs` (gangs of workers that run a job), `receipts.rs` (what they cost), `views.rs`, `parts.rs` and `availability.rs` (views).
 
 mod attempts;
 mod availability;
 mod deferred;
 mod failure;
+mod jobs;
 mod leave;
 mod parts;
 mod portion;
 mod quarantine;
+mod receipts;
 mod reconnect;
 mod recover;
 mod settings;
@@ -29,15 +31,17 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
+use hypha_market::{Advert, Notary};
 use hypha_model::{
-    Epoch, Fence, Map, Name, PagedSlab, Payload, Rng, SchedulerId, ShardedMap, Span, TaskId,
-    TaskState, Time, Worker, WorkerId,
+    AdvertId, Epoch, Fence, JobId, Map, Name, PagedSlab, Payload, Rng, SchedulerId, ShardedMap,
+    Span, TaskId, TaskState, Time, Worker, WorkerId,
 };
 use hypha_placement::{Action, Placement, TaskRef, WorkerSlot};
 use hypha_predict::Predictor;
 
 pub use availability::{Unavailability, Unschedulable};
 pub use hypha_market::HOLDER_SHARE;
+pub use jobs::MAX_JOBS;
 pub use parts::{Part, TASKS_PER_PART, WORKERS_PER_PART};
 pub use quarantine::Quarantine;
 pub use settings::{RetryPolicy, Settings};
@@ -104,6 +108,12 @@ pub enum Effect {
         /// Its token.
         fence: Fence,
     },
+    /// Send an advert to all workers, by gossip.
+    GossipAdvert(Arc<Advert>),
+    /// End an advert that went out by gossip.
+    GossipAdvertClosed(AdvertId),
+    /// A job has changed, for those who watch it.
+    JobChanged(JobId),
     /// Notify the watches of a task.
     Notice {
         /// The task.
@@ -180,6 +190,8 @@ pub struct Scheduler {
     plan_wanted: bool,
     /// Work that was too much for the steps so far.
     deferred: Deferred,
+    jobs: jobs::Jobs,
+    notary: Option<Arc<dyn Notary>>,
     /// How many more items this step may handle.
     budget: usize,
 }
@@ -307,16 +319,24 @@ impl Machine for Scheduler {
         self.plan_wanted = true;
         match event {
             SchedulerEvent::CommandReceived(command) => self.handle_command(now, command, step),
-            SchedulerEvent::WorkerFound(worker) => self.worker_found(now, worker, step),
+            SchedulerEvent::WorkerFound(worker) => {
+                self.jobs_reconnected(now, worker.id);
+                self.worker_found(now, worker, step);
+            }
             SchedulerEvent::WorkerDisconnected(worker) => {
+                self.jobs_disconnected(now, worker);
                 self.worker_lost(now, worker, "the connection to the worker was lost", step)
             }
-            SchedulerEvent::WorkerReconnected(worker) => self.worker_reconnected(now, worker, step),
+            SchedulerEvent::WorkerReconnected(worker) => {
+                self.jobs_reconnected(now, worker);
+                self.worker_reconnected(now, worker, step);
+            }
             SchedulerEvent::WorkerMessageReceived { worker, message } => {
                 self.handle_worker_message(now, worker, message, step);
             }
             SchedulerEvent::Woke => self.wake(now, step),
         }
+        self.wake_jobs(now, step);
         self.forget_drained(now, step);
         // Leases that expired while the scheduler did not run are not relied on.
         if self.is_stalled(now) {
@@ -334,10 +354,7 @@ impl Machine for Scheduler {
         let agenda = self.agenda.first().map(|(at, _)| *at);
         // A plan that is due now and found nothing to do is not repeated at once.
         let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.min_plan_interval));
-        match (agenda, plan) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        agenda.into_iter().chain(plan).chain(self.jobs_wake_at()).min()
     }
 
     fn woke() -> SchedulerEvent {
@@ -424,9 +441,8 @@ impl Scheduler {
         self.with_epoch(self.requests)
     }
 
-    /// With the epoch in the upper bits, every number of this incarnation is larger than those of earlier ones.
     fn with_epoch(&self, number: u64) -> u64 {
-        (self.epoch.0 << EPOCH_SHIFT) | number
+        with_epoch(self.epoch, number)
     }
 
     /// Stores more about the attempt of a task, with the next commit or soon, for a restart.
@@ -456,3 +472,8 @@ impl Scheduler {
 
 /// Tokens of one incarnation: 2^44, a million a second for 200 days; incarnations: 2^20, one a minute for two years.
 const EPOCH_SHIFT: u32 = 44;
+
+/// With the epoch in the upper bits, every number of this incarnation is larger than those of earlier ones.
+fn with_epoch(epoch: Epoch, number: u64) -> u64 {
+    (epoch.0 << EPOCH_SHIFT) | number
+}

@@ -2,13 +2,15 @@
 //! recorded.
 //!
 //! The rest of the machine is in the files below: `lease.rs` (which scheduler holds which portion), `run_queue.rs` (the
-//! order in which runs begin), `leave.rs` (a graceful stop), `owner.rs` (an owner who lets nothing new begin),
-//! `image.rs` (the durable state).
+//! order in which runs begin), `market.rs` (adverts and offers), `receipts.rs`, `leave.rs` (a graceful stop), `owner.rs` (an owner who
+//! lets nothing new begin), `image.rs` (the durable state).
 
 mod image;
 mod lease;
 mod leave;
+mod market;
 mod owner;
+mod receipts;
 mod run_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +18,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
-use hypha_market::{Holder, LeaseBook, LeaseKey, OwnerState, Portion};
+use hypha_market::{Advert, Advertiser, Holder, LeaseBook, LeaseKey, OwnerState, Portion};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Usage,
-    Worker,
+    AdvertId, AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time,
+    Usage, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -27,6 +29,7 @@ use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::mutant::Mutant;
 
 pub use image::WorkerImage;
+pub use receipts::StoredReceipts;
 
 /// A result that has not been recorded is sent again after this long.
 const RESEND_AFTER: Span = Span::from_secs(2);
@@ -39,12 +42,14 @@ pub type WorkerStep = Step<WorkerMachine>;
 
 /// What a worker makes durable: its incarnation, and whether it stopped gracefully. The scheduler stores the
 /// attempts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum WorkerRecord {
     /// The next incarnation begins.
     Started(Epoch),
     /// This incarnation stops gracefully.
     Left(Leaving),
+    /// A receipt was signed or countersigned.
+    Receipt(StoredReceipts),
 }
 
 /// An incarnation that stopped gracefully. The holders of its leases may not know it.
@@ -150,6 +155,27 @@ pub enum WorkerEvent {
     UsageMeasured(Usage),
     /// The owner has paused or resumed the worker, its hours have begun or ended, or the owner's use of the machine has.
     OwnerChanged(OwnerState),
+    /// A scheduler has opened a channel: its organisation is as its certificate says.
+    SchedulerConnected(Advertiser),
+    /// An advert arrived by gossip.
+    AdvertReceived {
+        /// Its author.
+        from: Advertiser,
+        /// The advert.
+        advert: Arc<Advert>,
+    },
+    /// The end of an advert arrived by gossip.
+    AdvertClosed {
+        /// Its author.
+        scheduler: SchedulerId,
+        /// The advert.
+        advert: AdvertId,
+    },
+    /// Others reach this worker through a relay, or no longer.
+    ReachabilityChanged {
+        /// Whether they do.
+        is_relayed: bool,
+    },
     /// The worker is to stop gracefully: it returns the attempts that it has not finished, and takes no more.
     LeaveRequested,
     /// The time of [`Machine::wake_at`] has come.
@@ -175,6 +201,8 @@ pub struct WorkerMachine {
     /// How much of the machine was in use when that was last measured.
     usage: Option<Usage>,
     owner: OwnerState,
+    market: market::Market,
+    receipts: receipts::Receipts,
     mutant: Option<Mutant>,
 }
 
@@ -233,10 +261,26 @@ impl Machine for WorkerMachine {
                 self.back_end_checked(executor, is_healthy, step)
             }
             WorkerEvent::UsageMeasured(usage) => self.usage = Some(usage),
-            WorkerEvent::OwnerChanged(state) => self.owner_changed(state, step),
+            WorkerEvent::OwnerChanged(state) => self.owner_changed(now, state, step),
+            WorkerEvent::SchedulerConnected(from) => {
+                let scheduler = from.scheduler;
+                self.scheduler_connected(from);
+                self.repeat_receipts(scheduler, step);
+            }
+            WorkerEvent::AdvertReceived { from, advert } => {
+                self.scheduler_connected(from.clone());
+                self.advertised(now, from, advert, false);
+            }
+            WorkerEvent::AdvertClosed { scheduler, advert } => {
+                self.advert_closed(now, scheduler, advert, step);
+            }
+            WorkerEvent::ReachabilityChanged { is_relayed } => {
+                self.reachability_changed(is_relayed);
+            }
             WorkerEvent::LeaveRequested => self.leave(step),
             WorkerEvent::Woke => self.wake(now, step),
         }
+        self.make_offers(now, step);
         if self.takes_new_work() {
             self.begin_fitting(now, step);
         }
@@ -244,7 +288,12 @@ impl Machine for WorkerMachine {
 
     fn wake_at(&self, now: Time) -> Option<Time> {
         let of_runs = self.agenda.first().map(|(at, _)| *at);
-        of_runs.into_iter().chain(self.book.wake_at(now)).min()
+        of_runs
+            .into_iter()
+            .chain(self.book.wake_at(now))
+            .chain(self.market_wake_at())
+            .chain(self.receipts_wake_at())
+            .min()
     }
 
     fn woke() -> WorkerEvent {
@@ -275,6 +324,8 @@ impl WorkerMachine {
             unreachable: BTreeSet::new(),
             usage: None,
             owner: OwnerState::default(),
+            market: market::Market::default(),
+            receipts: receipts::Receipts::default(),
             worker,
             mutant: None,
         }
@@ -377,6 +428,15 @@ impl WorkerMachine {
                 if let Some(holder) = self.holder_of(from, lease, epoch) {
                     self.end_lease(now, holder, step);
                 }
+            }
+            ToWorker::Advertise(advert) => self.advertised_directly(now, from, advert, step),
+            ToWorker::CloseAdvert(advert) => self.advert_closed(now, from, advert, step),
+            ToWorker::AcceptOffer { offer, role, request, ttl } => {
+                self.offer_accepted(now, from, (offer, role, request, ttl), step);
+            }
+            ToWorker::DeclineOffer(offer) => self.offer_declined(now, from, offer, step),
+            ToWorker::ReceiptCountersigned(signed) => {
+                self.receipt_countersigned(from, signed, step);
             }
         }
     }
@@ -526,7 +586,8 @@ impl WorkerMachine {
         };
         run.phase = RunPhase::Running { since: now };
         let ends_by = now + run.dispatch.timeout;
-        let (dispatch, executor) = (Arc::clone(&run.dispatch), run.executor);
+        let (dispatch, executor, holder) = (Arc::clone(&run.dispatch), run.executor, run.holder);
+        self.mark_used(holder);
         let (attempt, fence) = (dispatch.attempt, dispatch.fence);
         if !devices.is_empty() {
             let devices = devices.clone();
@@ -670,6 +731,7 @@ impl WorkerMachine {
     }
 
     fn wake(&mut self, now: Time, step: &mut WorkerStep) {
+        self.wake_receipts(now, step);
         if self.book.end_turns(now) {
             self.request_early_renewals(now, step);
         }

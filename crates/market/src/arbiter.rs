@@ -24,6 +24,10 @@ pub const MAX_OPEN_ADVERTS: usize = 256;
 pub const RESERVED_AFTER_WINDOW: Span = Span::from_secs(2);
 /// The number of workers for which delays are spread. Of this many, about one answers at once.
 const SPREAD_OVER: f64 = 100_000.0;
+/// How many reservations and leases of a scheduler are remembered.
+const MAX_REMEMBERED_USES: u32 = 64;
+/// With fewer, a scheduler has the best standing: one lost message says nothing.
+const MIN_USES: u32 = 4;
 /// How many times as likely as the worst fit the best fit is among the first to answer.
 const FIT_ADVANTAGE: f64 = 10.0;
 
@@ -44,6 +48,9 @@ pub struct OpenAdvert {
     pub priority: Priority,
     /// The roles that the worker could take, by their index in the advert, with the price that it asks for each.
     pub roles: Vec<(u16, Money)>,
+    /// It came directly, and its scheduler expects an answer.
+    pub is_direct: bool,
+    standing: u8,
     /// It is not answered before this.
     answer_at: Time,
     /// It is not answered after this.
@@ -65,12 +72,13 @@ pub enum Ignored {
 
 impl Arbiter {
     /// An advert arrived. `fit` says how well the worker fits, from 0 to 1; it counts if the advert came by gossip.
+    /// `standing` is that of the scheduler ([`SchedulerRecord::standing`]).
     pub fn advertised(
         &mut self,
         now: Time,
         (from, advert): (Advertiser, Arc<Advert>),
         (priority, roles): (Priority, Vec<(u16, Money)>),
-        fit: Option<f64>,
+        (fit, standing): (Option<f64>, u8),
         rng: &mut Rng,
     ) -> Result<(), Ignored> {
         let key = (from.scheduler, advert.id);
@@ -90,7 +98,9 @@ impl Arbiter {
         let delay = fit.map_or(Span::ZERO, |fit| answer_delay(advert.window, fit, rng));
         let answer_at = now + delay.max(COMPARISON_WINDOW).min(advert.window);
         let closes_at = now + advert.window;
-        let open = OpenAdvert { from, advert, priority, roles, answer_at, closes_at };
+        let is_direct = fit.is_none();
+        let open =
+            OpenAdvert { from, advert, priority, roles, is_direct, standing, answer_at, closes_at };
         self.open.insert(key, open);
         Ok(())
     }
@@ -135,8 +145,14 @@ impl Arbiter {
 }
 
 /// The order in which adverts are answered. The last part only makes it a total order.
-type Order =
-    (Reverse<Priority>, Reverse<bool>, Reverse<Money>, Reverse<Span>, (SchedulerId, AdvertId));
+type Order = (
+    Reverse<Priority>,
+    Reverse<bool>,
+    Reverse<u8>,
+    Reverse<Money>,
+    Reverse<Span>,
+    (SchedulerId, AdvertId),
+);
 
 impl OpenAdvert {
     /// For how long capacity is reserved for it.
@@ -144,17 +160,46 @@ impl OpenAdvert {
         self.closes_at.since(now) + RESERVED_AFTER_WINDOW
     }
 
-    /// Lower goes first: the higher priority, then a gang that has lost a member, then the higher price, then the longer
-    /// wait.
+    /// Lower goes first: the higher priority, then a gang that has lost a member, then the scheduler that uses what it
+    /// takes, then the higher price, then the longer wait.
     fn order(&self) -> Order {
         let price = self.roles.iter().map(|(_, price)| *price).max().unwrap_or(Money::ZERO);
         (
             Reverse(self.priority),
             Reverse(self.advert.is_replacement),
+            Reverse(self.standing),
             Reverse(price),
             Reverse(self.advert.waited),
             (self.from.scheduler, self.advert.id),
         )
+    }
+}
+
+/// What a worker remembers of a scheduler: how often it used what was reserved for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerRecord {
+    used: u32,
+    unused: u32,
+}
+
+impl SchedulerRecord {
+    /// A reservation was answered, and a lease was used; or not.
+    pub fn record(&mut self, is_used: bool) {
+        match is_used {
+            true => self.used += 1,
+            false => self.unused += 1,
+        }
+        // The older half counts less and less, so a scheduler that was mended recovers.
+        if self.used + self.unused >= MAX_REMEMBERED_USES {
+            (self.used, self.unused) = (self.used / 2, self.unused / 2);
+        }
+    }
+
+    /// From 0 to 10: the share of reservations that were answered and leases that were used, in tenths. A scheduler that
+    /// is not known has 10.
+    pub fn standing(self) -> u8 {
+        let all = self.used + self.unused;
+        if all < MIN_USES { 10 } else { (self.used * 10 / all) as u8 }
     }
 }
 
@@ -224,7 +269,7 @@ mod tests {
             let (priority, price) = (advert.priority, Money::from_micros(units));
             let received = (advertiser(from), Arc::new(advert));
             let terms = (priority, vec![(0, price)]);
-            self.arbiter.advertised(now, received, terms, None, &mut self.rng)
+            self.arbiter.advertised(now, received, terms, (None, 10), &mut self.rng)
         }
 
         fn due(&mut self, now: Time) -> Vec<AdvertId> {

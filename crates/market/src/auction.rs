@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::advert::{Advert, MAX_OFFERS_WANTED, Offer, WantedRole};
 use crate::portion::Portion;
 use assign::{Candidate, Filled, Gang, Places, Rating};
-pub use score::{ScoreParts, Valuation, WorkerStanding};
+pub use score::{GrantRecord, ScoreParts, Valuation, WorkerStanding};
 
 /// How many of the next best offers of each role an explanation has.
 const MAX_RUNNERS_UP: usize = 3;
@@ -146,6 +146,8 @@ pub struct Scored {
 pub struct Shortfall {
     /// Whether the offers suffice, but not the budget.
     pub is_over_budget: bool,
+    /// Whether the offers suffice, but too few of those that were accepted were granted.
+    pub is_not_granted: bool,
     /// Every role.
     pub roles: Vec<RoleShortfall>,
 }
@@ -290,6 +292,16 @@ impl Auction {
         Ok(self.explain(&gang, &entries, &filled, not_counted))
     }
 
+    /// How many offers count.
+    pub fn offers(&self) -> usize {
+        self.offers.len()
+    }
+
+    /// The offers that count.
+    pub fn all(&self) -> impl Iterator<Item = (WorkerId, OfferId)> {
+        self.offers.keys().copied()
+    }
+
     /// The offers that were not chosen.
     pub fn losers(&self, choice: &Choice) -> impl Iterator<Item = (WorkerId, OfferId)> {
         let won: BTreeSet<OfferKey> =
@@ -389,7 +401,28 @@ impl Auction {
             missing: wanted.minimum.saturating_sub(members.len() as u32),
             not_counted,
         });
-        Shortfall { is_over_budget, roles: roles.collect() }
+        Shortfall { is_over_budget, is_not_granted: false, roles: roles.collect() }
+    }
+}
+
+impl OfferRefusal {
+    /// Whether the offer counts already: it must not be declined.
+    pub fn is_repeated(&self) -> bool {
+        self.kind == NotCounted::Repeated
+    }
+}
+
+impl Shortfall {
+    /// The chosen set, of which too little was granted.
+    pub fn not_granted(choice: &Choice) -> Shortfall {
+        let role = |role: &RoleExplanation| RoleShortfall {
+            role: role.role.clone(),
+            present: role.chosen.len() as u32,
+            missing: 0,
+            not_counted: role.not_counted.clone(),
+        };
+        let roles = choice.explanation.iter().map(role).collect();
+        Shortfall { is_over_budget: false, is_not_granted: true, roles }
     }
 }
 

@@ -14,8 +14,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use hypha_model::{
-    Fit, LeaseId, Ledger, OfferId, Refusal, RefusalKind, Requirement, SchedulerId, Span, Time,
-    Worker,
+    Fit, LeaseId, Ledger, OfferId, Priority, Refusal, RefusalKind, Requirement, SchedulerId, Span,
+    Time, Worker,
 };
 
 use crate::divide::{Claim, divide, portion_for};
@@ -50,10 +50,24 @@ pub struct Holder {
 /// What a fixed lease is to cover.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FixedPortion {
-    /// What a requirement needs, on any devices.
-    Requirement(Arc<Requirement>),
+    /// What any one of these needs, on any devices: the reservation covers each of those that fit, and is accepted for
+    /// one of them.
+    AnyOf(Vec<Arc<Requirement>>),
     /// All of the worker.
     Whole,
+}
+
+/// What a reservation is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reservation {
+    /// What it is to cover.
+    pub portion: FixedPortion,
+    /// For how long it is held without being accepted.
+    pub time: Span,
+    /// The priority of the advert, within the owner's ceiling.
+    pub priority: Priority,
+    /// Whether the lease may be taken back, with notice.
+    pub is_preemptible: bool,
 }
 
 /// A scheduler's request for a lease.
@@ -128,6 +142,10 @@ struct Lease<K> {
     is_pending: bool,
     /// A reservation that no scheduler has accepted.
     is_offer: bool,
+    priority: Priority,
+    is_preemptible: bool,
+    /// It was told that it is taken back: renewals no longer extend it.
+    is_noticed: bool,
 }
 
 /// What a scheduler wants, and since when it has it or is short of it.
@@ -229,7 +247,9 @@ impl<K: LeaseKey> LeaseBook<K> {
     ) -> Option<LeaseGrant> {
         let lease =
             self.leases.get_mut(&holder).filter(|lease| lease.id == id && !lease.is_offer)?;
-        lease.until = now + lease.ttl;
+        if !lease.is_noticed {
+            lease.until = now + lease.ttl;
+        }
         if lease.fixed.is_some() {
             return Some(lease.grant());
         }
@@ -242,25 +262,27 @@ impl<K: LeaseKey> LeaseBook<K> {
         granted
     }
 
-    /// Reserves capacity for an offer, for `time`. Returns whether it holds it already; otherwise it waits for it
+    /// Reserves capacity for an offer. Returns whether it holds it already; otherwise it waits for it
     /// ([`LeaseBook::cover_reservations`]). `None` if the worker could never do it, or has too many leases.
     pub fn reserve(
         &mut self,
         now: Time,
         holder: Holder,
-        wanted: FixedPortion,
-        time: Span,
+        wanted: Reservation,
         id: impl FnOnce() -> LeaseId,
     ) -> Option<bool> {
-        if let FixedPortion::Requirement(requirement) = &wanted {
-            requirement.satisfied_by(&self.worker).ok()?;
+        if let FixedPortion::AnyOf(requirements) = &wanted.portion
+            && !requirements.iter().any(|needs| needs.satisfied_by(&self.worker).is_ok())
+        {
+            return None;
         }
         if self.leases.contains_key(&holder) || self.is_full() {
             return None;
         }
-        let mut lease = self.empty_lease(id(), Terms::fixed(&wanted, now));
-        (lease.ttl, lease.until) = (time, now + time);
-        (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted), true, true);
+        let mut lease = self.empty_lease(id(), Terms::fixed(&wanted.portion, &self.worker, now));
+        (lease.ttl, lease.until) = (wanted.time, now + wanted.time);
+        (lease.priority, lease.is_preemptible) = (wanted.priority, wanted.is_preemptible);
+        (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted.portion), true, true);
         self.leases.insert(holder, lease);
         self.allow_early_renewals();
         Some(self.cover_reservation(now, holder))
@@ -275,7 +297,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         pending.into_iter().filter(|holder| self.cover_reservation(now, *holder)).collect()
     }
 
-    /// Gives a reservation its capacity, if all of it is free.
+    /// Gives a reservation its capacity, if all that one of its requirements needs is free.
     fn cover_reservation(&mut self, now: Time, holder: Holder) -> bool {
         let open = self.available_to(holder);
         let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
@@ -283,9 +305,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         };
         let limit = match &lease.fixed {
             Some(FixedPortion::Whole) => Some(self.whole.clone()),
-            Some(FixedPortion::Requirement(wanted)) => {
-                portion_for(&self.worker, &open, &lease.limit, wanted)
-            }
+            Some(FixedPortion::AnyOf(requirements)) => self.portion_for_any(requirements, &open),
             None => None,
         };
         let Some(limit) = limit.filter(|limit| open.covers(limit)) else { return false };
@@ -296,13 +316,145 @@ impl<K: LeaseKey> LeaseBook<K> {
         true
     }
 
-    /// An offer was accepted: its reservation becomes a lease. A repeated acceptance renews it. `None` if the
-    /// reservation has ended or does not hold its capacity.
-    pub fn accept(&mut self, now: Time, holder: Holder, ttl: Span) -> Option<LeaseGrant> {
+    /// A portion of what is `open` that covers each of the requirements that fit, though not all of them at once. `None`
+    /// if none fits.
+    fn portion_for_any(
+        &self,
+        requirements: &[Arc<Requirement>],
+        open: &Portion,
+    ) -> Option<Portion> {
+        requirements.iter().fold(None, |covered: Option<Portion>, needs| {
+            let nothing = Portion::empty(&self.worker);
+            let holds = covered.as_ref().unwrap_or(&nothing);
+            match portion_for(&self.worker, open, holds, needs) {
+                Some(portion) => Some(portion.max(holds)),
+                None => covered,
+            }
+        })
+    }
+
+    /// What a reservation that holds its capacity would cover if it were accepted for each of its requirements, by
+    /// their index. A reservation of all of the worker covers all of it, whichever is accepted.
+    pub fn choices(&self, holder: Holder) -> Vec<(usize, Portion)> {
+        let held = self.leases.get(&holder).filter(|lease| !lease.is_pending);
+        let Some((lease, fixed)) = held.and_then(|lease| Some((lease, lease.fixed.as_ref()?)))
+        else {
+            return Vec::new();
+        };
+        match fixed {
+            FixedPortion::Whole => vec![(0, self.whole.clone())],
+            FixedPortion::AnyOf(requirements) => {
+                let choice = |(at, needs): (usize, &Arc<Requirement>)| {
+                    Some((at, portion_for(&self.worker, &lease.limit, &lease.limit, needs)?))
+                };
+                requirements.iter().enumerate().filter_map(choice).collect()
+            }
+        }
+    }
+
+    /// An offer was accepted for one of its requirements, by its index: the reservation becomes a lease of what that
+    /// needs. A repeated acceptance renews it. `None` if the reservation has ended or does not hold its capacity.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        holder: Holder,
+        choice: usize,
+        ttl: Span,
+    ) -> Option<LeaseGrant> {
+        let is_offer = self.leases.get(&holder)?.is_offer;
+        let whole = matches!(self.leases.get(&holder)?.fixed, Some(FixedPortion::Whole));
+        let chosen = match is_offer && !whole {
+            true => {
+                let mut choices = self.choices(holder).into_iter();
+                Some(choices.find(|(at, _)| *at == choice)?.1)
+            }
+            false => None,
+        };
         let lease = self.leases.get_mut(&holder).filter(|lease| !lease.is_pending)?;
         lease.fixed.as_ref()?;
-        (lease.ttl, lease.until, lease.is_offer) = (ttl, now + ttl, false);
-        Some(lease.grant())
+        if let Some(limit) = chosen {
+            lease.ledger.resize(&limit.capacity(&self.worker));
+            lease.limit = limit;
+        }
+        if !lease.is_noticed {
+            (lease.ttl, lease.until, lease.is_offer) = (ttl, now + ttl, false);
+        }
+        let grant = lease.grant();
+        self.allow_early_renewals();
+        Some(grant)
+    }
+
+    /// Takes back leases that may be taken back, and whose priority is lower, for a reservation that waits for capacity
+    /// and would wait for longer than its holders use it: those with the lowest priority first, and no more than it
+    /// needs. They end after `grace`, and are no longer renewed. Returns those that are to be told.
+    pub fn preempt_for(
+        &mut self,
+        now: Time,
+        holder: Holder,
+        grace: Span,
+    ) -> Vec<(Holder, LeaseId)> {
+        let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
+            return Vec::new();
+        };
+        let is_fixed = |(other, lease): &(&Holder, &Lease<K>)| {
+            lease.fixed.is_some() && !lease.is_pending && **other != holder
+        };
+        // What shared leases hold is given up at their next renewal, and what was taken back before is free soon.
+        let kept = self.leases.iter().filter(is_fixed).filter(|(_, lease)| !lease.is_noticed);
+        let mut open = kept.fold(self.whole.clone(), |open, (_, lease)| open.minus(&lease.held()));
+        let suffices = |open: &Portion| match &lease.fixed {
+            Some(FixedPortion::Whole) => open.covers(&self.whole),
+            Some(FixedPortion::AnyOf(needs)) => self.portion_for_any(needs, open).is_some(),
+            None => false,
+        };
+        let mut victims: Vec<_> = self
+            .leases
+            .iter()
+            .filter(is_fixed)
+            .filter(|(_, other)| {
+                other.is_preemptible && !other.is_noticed && other.priority < lease.priority
+            })
+            .collect();
+        victims.sort_by_key(|(holder, lease)| (lease.priority, **holder));
+        let mut chosen = Vec::new();
+        for (victim, lease) in victims {
+            if suffices(&open) {
+                break;
+            }
+            open = open.plus(&lease.held());
+            chosen.push((*victim, lease.id));
+        }
+        if !suffices(&open) {
+            return Vec::new();
+        }
+        for (victim, _) in &chosen {
+            self.notice(now, *victim, grace);
+        }
+        chosen
+    }
+
+    /// Takes back all leases that may be taken back, after `grace`. Returns those that are to be told.
+    pub fn preempt_all(&mut self, now: Time, grace: Span) -> Vec<(Holder, LeaseId)> {
+        let is_victim = |(_, lease): &(&Holder, &Lease<K>)| {
+            lease.is_preemptible && !lease.is_offer && !lease.is_noticed
+        };
+        let victims: Vec<_> = self
+            .leases
+            .iter()
+            .filter(is_victim)
+            .map(|(holder, lease)| (*holder, lease.id))
+            .collect();
+        for (victim, _) in &victims {
+            self.notice(now, *victim, grace);
+        }
+        victims
+    }
+
+    fn notice(&mut self, now: Time, holder: Holder, grace: Span) {
+        if let Some(lease) = self.leases.get_mut(&holder) {
+            lease.is_noticed = true;
+            lease.until = lease.until.min(now + grace);
+        }
     }
 
     /// The holder of a lease, if `scheduler` holds it.
@@ -561,6 +713,9 @@ impl<K: LeaseKey> LeaseBook<K> {
             fixed: None,
             is_pending: false,
             is_offer: false,
+            priority: Priority::default(),
+            is_preemptible: false,
+            is_noticed: false,
         }
     }
 
@@ -673,10 +828,13 @@ impl Terms {
         }
     }
 
-    /// The terms of a reservation, which waits for its capacity until it holds it.
-    fn fixed(wanted: &FixedPortion, now: Time) -> Terms {
+    /// The terms of a reservation, which waits for the first of its requirements that the worker could cover until it
+    /// holds one of them.
+    fn fixed(wanted: &FixedPortion, worker: &Worker, now: Time) -> Terms {
         let requirement = match wanted {
-            FixedPortion::Requirement(requirement) => Some(Arc::clone(requirement)),
+            FixedPortion::AnyOf(requirements) => {
+                requirements.iter().find(|needs| needs.satisfied_by(worker).is_ok()).cloned()
+            }
             FixedPortion::Whole => None,
         };
         Terms {

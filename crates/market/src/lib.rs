@@ -10,8 +10,10 @@ mod arbiter;
 mod auction;
 mod book;
 mod divide;
+mod gang;
 mod holder;
 mod portion;
+mod receipt;
 mod terms;
 
 pub use advert::{
@@ -20,20 +22,28 @@ pub use advert::{
 };
 pub use arbiter::{
     Arbiter, COMPARISON_WINDOW, Ignored, MAX_ADVERTS_PER_SCHEDULER, MAX_OPEN_ADVERTS, OpenAdvert,
-    RESERVED_AFTER_WINDOW, answer_delay,
+    RESERVED_AFTER_WINDOW, SchedulerRecord, answer_delay,
 };
 pub use auction::{
-    Auction, Choice, Member, NotCounted, NotCountedBy, OfferRefusal, RoleExplanation,
+    Auction, Choice, GrantRecord, Member, NotCounted, NotCountedBy, OfferRefusal, RoleExplanation,
     RoleShortfall, ScoreParts, Scored, Shortfall, Valuation, WorkerStanding, backoff,
     offers_wanted,
 };
 pub use book::{
     FixedPortion, Holder, LeaseBook, LeaseDecision, LeaseGrant, LeaseKey, LeaseRequest,
-    MAX_HOLDERS, TURN_DURATION,
+    MAX_HOLDERS, Reservation, TURN_DURATION,
 };
 pub use divide::{Claim, divide, portion_for};
+pub use gang::{
+    GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangRole, GangSpec, LossReason,
+    Maximise, StoredMember,
+};
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use portion::{DevicePart, Portion};
+pub use receipt::{
+    LeaseAccount, LedgerSum, LedgerSums, Notary, Receipt, ReceiptRefusal, Signature, SignedReceipt,
+    Signer, SimulatedNotary, add_to_ledger,
+};
 pub use terms::{
     Hours, HoursError, LocalTime, OwnerReason, OwnerState, OwnerUse, Pricing, Terms, TermsRefusal,
     Weekday, YieldTerms,

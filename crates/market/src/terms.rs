@@ -145,7 +145,17 @@ impl Terms {
         worker: &Worker,
     ) -> Option<TermsRefusal> {
         let is_off_hours = state.is_off_hours || !self.hours.contains(now);
-        let state = OwnerState { is_off_hours, ..state };
+        self.refusal_in(OwnerState { is_off_hours, ..state }, from, role, worker)
+    }
+
+    /// The same in a state of the owner that includes the hours.
+    pub fn refusal_in(
+        &self,
+        state: OwnerState,
+        from: &Advertiser,
+        role: &WantedRole,
+        worker: &Worker,
+    ) -> Option<TermsRefusal> {
         state.refusal().map(TermsRefusal::Owner).or_else(|| self.refusal_of(from, role, worker))
     }
 

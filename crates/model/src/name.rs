@@ -31,6 +31,12 @@ impl Name {
     /// Long enough for any model repository with its revision, short enough to be kept by the thousand.
     pub const MAX_BYTES: usize = 256;
 
+    /// The name that a program itself writes, which needs no check.
+    pub fn literal(text: &'static str) -> Name {
+        debug_assert!(text.parse::<Name>().is_ok(), "{text:?}");
+        Name(Arc::from(text))
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -604,6 +604,12 @@ impl Placement {
         Some(self.pool.member(slot)?.worker.id)
     }
 
+    /// The measured round trip to a worker; `None` if it was not measured.
+    pub fn round_trip(&self, slot: WorkerSlot) -> Option<Span> {
+        let seconds = self.pool.member(slot)?.rtt_s;
+        (seconds > 0.0).then(|| Span::from_secs_f64(seconds))
+    }
+
     /// The record of a worker.
     pub fn health(&self, slot: WorkerSlot) -> Option<Health> {
         Some(self.pool.member(slot)?.health_record())

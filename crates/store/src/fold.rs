@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hypha_engine::record::{AcceptedTask, FailedAttempts, FinishedTask, Record, StoredAttempt};
+use hypha_machine::{RowChange, RowRecord};
 use hypha_model::{Epoch, Fence, TaskId, Time, Worker, WorkerId};
 use hypha_placement::{Health, Strategy};
 use hypha_predict::{Mode, Snapshot};
@@ -22,6 +23,8 @@ pub(crate) struct RecordGroup {
     pub(crate) strategy: Option<Strategy>,
     pub(crate) mode: Option<Mode>,
     pub(crate) predictor: Option<Box<Snapshot>>,
+    /// Changes of the rows of jobs, in order.
+    pub(crate) jobs: Vec<RowChange>,
 }
 
 /// The changes to one task.
@@ -100,6 +103,7 @@ impl RecordGroup {
             Record::Strategy(strategy) => self.strategy = Some(strategy),
             Record::Mode(mode) => self.mode = Some(mode),
             Record::Predictor(snapshot) => self.predictor = Some(snapshot),
+            Record::Job(record) => record.add_changes(&mut self.jobs),
         }
     }
 }

@@ -9,8 +9,9 @@ use rusqlite::Connection;
 
 use crate::error::StoreError;
 use crate::intern::Interner;
+use crate::machine_rows;
 use crate::rows::{TASK_COLUMNS, decode, ended_key, task_with, time, worker_id};
-use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, last_id, meta};
+use crate::write::{EPOCH, MODE, PREDICTOR, STRATEGY, jobs_machine, last_id, meta};
 
 /// The state of a store after it was opened or recovered.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ pub(crate) fn read(connection: &Connection) -> Result<Recovered, StoreError> {
     });
 
     image.last_id = last_id(connection)?;
+    image.jobs = machine_rows::read(connection, &jobs_machine())?;
 
     let mut statement = connection.prepare("SELECT value FROM workers")?;
     let mut rows = statement.query(())?;

@@ -1,12 +1,13 @@
 //! Writes groups of changes to the tables, within a transaction that the caller has begun.
 
 use hypha_engine::Record;
-use hypha_model::{Span, TaskId, Time};
+use hypha_model::{Name, Span, TaskId, Time};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::fold::RecordGroup;
+use crate::machine_rows::RowChanges;
 use crate::row_keys;
 use crate::rows::{decode, encode, micros, task_id};
 use crate::tasks::TaskTables;
@@ -25,6 +26,11 @@ const PROBE_BYTES: i64 = 1 << 20;
 
 /// Rows of `ends` that one transaction scans for tasks to delete: about ten milliseconds, for which commits wait.
 const FORGET_ROWS: i64 = 1_000;
+
+/// Under which name the rows of jobs are stored.
+pub(crate) fn jobs_machine() -> Name {
+    Name::literal("jobs")
+}
 
 /// Applies the records in order.
 pub(crate) fn apply(
@@ -162,6 +168,11 @@ fn write(connection: &Connection, group: RecordGroup) -> Result<(), StoreError> 
     }
     if let Some(predictor) = &group.predictor {
         put(connection, PREDICTOR, predictor)?;
+    }
+    if !group.jobs.is_empty() {
+        let mut changes = RowChanges::default();
+        changes.add(&jobs_machine(), group.jobs);
+        changes.write(connection)?;
     }
     Ok(())
 }

@@ -7,10 +7,10 @@
 mod channel;
 mod engine;
 
-use hypha_engine::OwnerReason;
+use hypha_engine::{Advert, Offer, OwnerReason, SignedReceipt};
 use hypha_model::{
-    Digest, FailureKind, InputKind, LeaseId, Metadata, Name, Payload, Refusal, RefusalKind,
-    Requirement, TaskId, Usage,
+    AdvertId, Digest, FailureKind, InputKind, LeaseId, Metadata, Name, OfferId, Payload, Refusal,
+    RefusalKind, Requirement, TaskId, Usage,
 };
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -94,6 +94,16 @@ pub enum Order {
         lease: LeaseId,
         epoch: u64,
     },
+    Advertise(Box<Advert>),
+    CloseAdvert(AdvertId),
+    AcceptOffer {
+        offer: OfferId,
+        role: u16,
+        request: u64,
+        ttl_us: u64,
+    },
+    DeclineOffer(OfferId),
+    ReceiptCountersigned(Box<SignedReceipt>),
 }
 
 /// One message to a scheduler; see [`hypha_engine::FromWorker`].
@@ -217,6 +227,15 @@ pub enum Report {
         epoch: u64,
         #[serde(default)]
         lease: Option<LeaseId>,
+    },
+    Offered(Box<Offer>),
+    NotOffered(AdvertId),
+    OfferUnknown(OfferId),
+    ReceiptIssued(Box<SignedReceipt>),
+    Preempted {
+        lease: LeaseId,
+        epoch: u64,
+        grace_us: u64,
     },
 }
 

@@ -403,9 +403,7 @@ impl State {
             match effect {
                 Effect::Notice { task, notice } => self.notify_watchers(task, &notice),
                 Effect::ToWorker { worker, message } => self.handle_worker_message(worker, message),
-                Effect::ForwardOutput { .. }
-                | Effect::WorkerLeased(_)
-                | Effect::WorkerForgotten(_) => {}
+                _ => {}
             }
         }
     }
@@ -471,7 +469,7 @@ impl State {
                 self.held.retain(|held| held.ids() != (attempt, fence));
                 self.cancelled.push(attempt);
             }
-            ToWorker::Recorded { .. } | ToWorker::ReleaseLease { .. } => {}
+            _ => {}
         }
     }
 }

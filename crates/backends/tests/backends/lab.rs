@@ -252,6 +252,11 @@ pub(crate) fn summary(message: &FromWorker) -> String {
         FromWorker::Started { fence, .. } => format!("started {}", fence.0),
         FromWorker::Running { fence, .. } => format!("running {}", fence.0),
         FromWorker::Left { .. } => "left".to_owned(),
+        FromWorker::Offered(_)
+        | FromWorker::NotOffered(_)
+        | FromWorker::OfferUnknown(_)
+        | FromWorker::ReceiptIssued(_)
+        | FromWorker::Preempted { .. } => "of the market".to_owned(),
         FromWorker::Unreachable { .. } => "unreachable".to_owned(),
         FromWorker::Progress { fence, permille, .. } => format!("progress {} {permille}", fence.0),
         FromWorker::Output { fence, piece, .. } => {

@@ -76,6 +76,8 @@ impl Scheduler {
             next_factor: 0,
             plan_wanted: false,
             deferred: Deferred::default(),
+            jobs: super::jobs::Jobs::default(),
+            notary: None,
             budget: 0,
             settings,
         };
@@ -100,6 +102,7 @@ impl Scheduler {
         for task in image.tasks.into_values() {
             scheduler.recover_task(now, task);
         }
+        scheduler.recover_jobs(now, &image.jobs);
         // The tasks came in the order of their ids, not of their ends.
         scheduler.old_keys.make_contiguous().sort_by_key(|(at, ..)| *at);
         scheduler.forget_old_keys(now);

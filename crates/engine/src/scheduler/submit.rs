@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    FailureKind, GpuIds, Requirement, TaskError, TaskId, TaskResult, TaskSpec, TaskState, Time,
-    Worker, WorkerId,
+    FailureKind, GpuIds, JobId, Requirement, TaskError, TaskId, TaskResult, TaskSpec, TaskState,
+    Time, Worker, WorkerId,
 };
 use hypha_placement::{AttemptEnd, NamedGpus, PlacementRequest, Strategy, StrategyError, TaskRef};
 use hypha_predict::{LookupTable, Mode, NoLookupTable};
 
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
+use crate::job::{JobPlan, JobState};
 use crate::message::ToWorker;
 use crate::mutant::Mutant;
 use crate::record::{AcceptedTask, FinishedTask, Record};
@@ -34,6 +35,10 @@ pub enum Command {
     RemoveWorker(WorkerId),
     /// Use this worker again, which was removed before.
     ReadmitWorker(WorkerId),
+    /// Run this job.
+    SubmitJob(Arc<JobPlan>),
+    /// Stop this job.
+    CancelJob(JobId),
 }
 
 /// A task to be accepted.
@@ -73,6 +78,10 @@ pub enum Reply {
     WorkerRemoved(bool),
     /// Whether it had been removed.
     WorkerReadmitted(bool),
+    /// The job; `None` if there are too many.
+    JobSubmitted(Option<JobId>),
+    /// The state of the job after the request; `None` if there is no such job.
+    JobCancelled(Option<JobState>),
 }
 
 /// An accepted task.
@@ -142,6 +151,8 @@ impl Scheduler {
             Command::ReadmitWorker(worker) => {
                 Reply::WorkerReadmitted(self.readmit_worker(now, worker, step))
             }
+            Command::SubmitJob(plan) => Reply::JobSubmitted(self.submit_job(now, plan, step)),
+            Command::CancelJob(job) => Reply::JobCancelled(self.cancel_job(now, job, step)),
         };
         match stored {
             true => step.reply(reply),

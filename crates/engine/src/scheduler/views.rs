@@ -20,6 +20,8 @@ pub struct Counts {
     pub submitted: u64,
     /// Tasks that were rejected.
     pub rejected: u64,
+    /// Receipts of workers that were not countersigned, because they were not what was agreed.
+    pub receipts_refused: u64,
     /// Tasks that ended with a result.
     pub completed: u64,
     /// Tasks of which no attempt succeeded.

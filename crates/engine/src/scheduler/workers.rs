@@ -74,6 +74,13 @@ impl WorkerState {
         }
     }
 
+    /// Whether it can be expected to answer.
+    pub(super) fn is_connected(&self) -> bool {
+        self.lost.is_none_or(|lost| lost.reason.is_none())
+            && !self.is_unresponsive
+            && !self.draining
+    }
+
     pub(super) fn lease(&self) -> Option<(LeaseId, Epoch)> {
         self.lease.id()
     }
@@ -190,6 +197,10 @@ impl Scheduler {
     ) {
         let (message, digest_matches) = message.into_parts();
         let was_unresponsive = self.record_message(now, worker);
+        let Some(message) = self.handle_job_message(now, worker, message, step) else {
+            self.plan_wanted = was_unresponsive;
+            return;
+        };
         match message {
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
                 let granted = (lease, epoch, ttl, portion);
@@ -252,6 +263,12 @@ impl Scheduler {
                 self.executors_unreachable(now, worker, (&executors, owner))
             }
             FromWorker::Left { epoch, lease } => self.worker_left(now, worker, epoch, lease, step),
+            // Handled above.
+            FromWorker::Offered(_)
+            | FromWorker::NotOffered(_)
+            | FromWorker::OfferUnknown(_)
+            | FromWorker::ReceiptIssued(_)
+            | FromWorker::Preempted { .. } => {}
         }
         // Whatever the message was, the worker may get tasks again.
         self.plan_wanted |= was_unresponsive;

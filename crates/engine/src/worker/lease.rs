@@ -13,7 +13,7 @@ use crate::message::FromWorker;
 use crate::mutant::Mutant;
 
 /// The longest lease that is granted, whatever is requested: how long a dead scheduler can block its portion.
-const MAX_TTL: Span = Span::from_secs(600);
+pub(super) const MAX_TTL: Span = Span::from_secs(600);
 
 impl WorkerMachine {
     pub(super) fn lease_requested(
@@ -93,6 +93,9 @@ impl WorkerMachine {
             return send_message_at_once(step, from, FromWorker::LeaseUnknown { lease, epoch });
         };
         self.acknowledge_leave(from);
+        if holder.offer.is_some() {
+            self.issue_receipt(now, holder, lease, false, step);
+        }
         if self.has_unreachable() {
             self.send_unreachable(from, step);
         }
@@ -133,7 +136,11 @@ impl WorkerMachine {
 
     /// A lease has ended: its runs must stop, and its holder does not wait for their results.
     pub(super) fn end_lease(&mut self, now: Time, holder: Holder, step: &mut WorkerStep) {
+        if let Some((lease, until)) = self.book.lease_of(holder) {
+            self.issue_receipt(now.min(until), holder, lease, true, step);
+        }
         self.book.release(holder);
+        self.forget_offer(holder, step);
         if !self.is(Mutant::RunWithoutLease) {
             let of_holder = |(_, run): &(&RunId, &RunState)| run.holder == holder;
             let runs: Vec<RunId> = self.runs.iter().filter(of_holder).map(|(id, _)| *id).collect();

@@ -1,8 +1,8 @@
 //! The owner of the machine: while the worker is paused, outside its hours or in use by its owner, nothing new begins.
 //! What runs goes on, and leases are kept.
 
-use hypha_market::OwnerState;
-use hypha_model::{Refusal, RefusalKind, SchedulerId};
+use hypha_market::{OwnerReason, OwnerState};
+use hypha_model::{Refusal, RefusalKind, SchedulerId, Time};
 
 use super::{RunPhase, WorkerMachine, WorkerStep, send_message_at_once};
 use crate::message::FromWorker;
@@ -19,7 +19,7 @@ impl WorkerMachine {
         self.owner.refusal().is_none()
     }
 
-    pub(super) fn owner_changed(&mut self, state: OwnerState, step: &mut WorkerStep) {
+    pub(super) fn owner_changed(&mut self, now: Time, state: OwnerState, step: &mut WorkerStep) {
         let before = std::mem::replace(&mut self.owner, state).refusal();
         if before == state.refusal() {
             return;
@@ -30,6 +30,10 @@ impl WorkerMachine {
         }
         if !self.takes_new_work() {
             self.return_waiting(step);
+        }
+        // A paused worker finishes what it has; one whose owner needs it, or whose hours are over, does not for long.
+        if matches!(state.refusal(), Some(OwnerReason::InUse | OwnerReason::OffHours)) {
+            self.preempt_for_owner(now, step);
         }
     }
 

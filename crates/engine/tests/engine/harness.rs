@@ -375,7 +375,7 @@ impl Script {
                 self.holding.retain(|(_, held)| *held != fence);
                 None
             }
-            ToWorker::ReleaseLease { .. } => None,
+            _ => None,
         }
     }
 }

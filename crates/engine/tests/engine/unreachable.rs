@@ -269,7 +269,7 @@ fn a_paused_worker_gets_no_tasks_and_the_reason_is_shown() {
     let mut rig = joined(Settings::default(), of_models(1));
     let (id, assignment) = rig.dispatched(asking("a"));
     let since = rig.now;
-    let executors = set_unreachable(&mut rig, &["for-a", "for-b"]);
+    let executors = set_unreachable(&mut rig, &["for-a", "for-b", "for-c"]);
     let reason = OwnerReason::Paused;
     rig.receive(1, FromWorker::Unreachable { executors: executors.clone(), owner: Some(reason) });
     let refusal = Refusal::without_amount(RefusalKind::Unavailable);

@@ -29,7 +29,7 @@ fn scheduler(n: u8) -> SchedulerId {
 
 impl Rig {
     fn new() -> Rig {
-        let rig = Rig::after(WorkerImage { epoch: Epoch(6), left: None });
+        let rig = Rig::after(WorkerImage { epoch: Epoch(6), ..WorkerImage::default() });
         assert_eq!(rig.step.persist, [WorkerRecord::Started(Epoch(7))], "the epoch is durable");
         rig
     }
@@ -41,7 +41,7 @@ impl Rig {
 
     fn of(worker: Worker, image: WorkerImage) -> Rig {
         let (mut step, mut disk) = (WorkerStep::default(), MemoryDisk { image: image.clone() });
-        let WorkerImage { epoch, left } = image;
+        let WorkerImage { epoch, left, .. } = image;
         let machine = WorkerMachine::start(Arc::new(worker), epoch, left, 1, &mut step);
         let step = commit(&mut Batch::from(step), &mut disk);
         Rig { now: START, machine, disk, step, lease: None }
@@ -434,7 +434,7 @@ fn a_leaving_worker_returns_its_attempts_and_takes_no_more() {
 
 #[test]
 fn a_new_incarnation_reports_the_graceful_stop_until_the_holder_knows() {
-    let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left });
+    let start = |left| Rig::after(WorkerImage { epoch: Epoch(6), left, ..WorkerImage::default() });
     let left = Leaving { epoch: Epoch(6), holders: vec![scheduler(1)] };
     let reports_stop =
         |rig: &Rig| rig.sent().first() == Some(&FromWorker::Left { epoch: Epoch(6), lease: None });
@@ -564,7 +564,7 @@ fn a_run_does_not_wait_for_a_slot_of_another_executor() {
             worker.executors.push(other);
             worker
         },
-        WorkerImage { epoch: Epoch(6), left: None },
+        WorkerImage { epoch: Epoch(6), ..WorkerImage::default() },
     );
     rig.lease = rig.request(1, 1, 100);
     let mut run = |fence: u64, model: &str| {
@@ -589,7 +589,7 @@ fn a_large_run_is_not_overtaken_forever() {
     let mut large = worker(1);
     large.capacity.memory_bytes = 24_000_000_000;
     large.executors[0].concurrency = 3;
-    let mut rig = Rig::of(large, WorkerImage { epoch: Epoch(6), left: None });
+    let mut rig = Rig::of(large, WorkerImage { epoch: Epoch(6), ..WorkerImage::default() });
     rig.lease = rig.request(1, 1, 10_000);
     let mut fence = 0;
     let mut dispatch = |rig: &mut Rig, memory_bytes: u64| {
@@ -623,7 +623,7 @@ fn a_large_run_is_not_overtaken_forever() {
 fn shared() -> (Rig, LeaseId) {
     let mut worker = worker(1);
     worker.executors[0].concurrency = 2;
-    let mut rig = Rig::of(worker, WorkerImage { epoch: Epoch(6), left: None });
+    let mut rig = Rig::of(worker, WorkerImage { epoch: Epoch(6), ..WorkerImage::default() });
     rig.lease = rig.request(1, 1, 100);
     let second = rig.request(2, 1, 100).expect("it has an empty lease");
     let (lease, epoch) = (rig.lease.unwrap(), Epoch(7));

@@ -13,6 +13,9 @@ const HALF_BACKLOG: Span = Span::from_secs(60);
 /// A relay carries the traffic of others too: the points for latency are divided by this.
 const RELAY_DIVISOR: u64 = 2;
 
+/// Accepted offers of a worker that are remembered.
+const MAX_REMEMBERED_GRANTS: u32 = 32;
+
 /// What the scheduler knows about a worker from its own history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStanding {
@@ -24,6 +27,32 @@ pub struct WorkerStanding {
     pub round_trip: Span,
     /// The share of accepted offers that it granted, in thousandths.
     pub granted_milli: u32,
+}
+
+/// How often a worker granted what it had offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrantRecord {
+    granted: u32,
+    refused: u32,
+}
+
+impl GrantRecord {
+    /// An offer was accepted, and granted or not.
+    pub fn record(&mut self, is_granted: bool) {
+        match is_granted {
+            true => self.granted += 1,
+            false => self.refused += 1,
+        }
+        // What is older counts less and less, so a worker that was mended recovers.
+        if self.granted + self.refused >= MAX_REMEMBERED_GRANTS {
+            (self.granted, self.refused) = (self.granted / 2, self.refused / 2);
+        }
+    }
+
+    /// The share of accepted offers that were granted, in thousandths; as if one more had been.
+    pub fn granted_milli(self) -> u32 {
+        (self.granted + 1) * 1_000 / (self.granted + self.refused + 1)
+    }
 }
 
 /// What a job values: the weight of each part of a score, and a budget.

@@ -254,14 +254,19 @@ impl Rig {
     fn reserve(&mut self, now: Time, holder: Holder, wanted: FixedPortion) -> Option<bool> {
         self.asked += 1;
         let id = LeaseId::new(now, &mut Rng::new(self.asked));
-        let reserved = self.book.reserve(now, holder, wanted, Span::from_secs(5), || id);
+        let reserved = self.book.reserve(now, holder, reservation(wanted, 0, false), || id);
         self.book.check().unwrap();
         reserved
     }
 }
 
+fn reservation(portion: FixedPortion, priority: i32, is_preemptible: bool) -> Reservation {
+    let priority = Priority::from_milli(priority * 1_000);
+    Reservation { portion, time: Span::from_secs(5), priority, is_preemptible }
+}
+
 fn one_gpu() -> FixedPortion {
-    FixedPortion::Requirement(gpu().unwrap())
+    FixedPortion::AnyOf(vec![gpu().unwrap()])
 }
 
 #[test]
@@ -271,8 +276,8 @@ fn a_reservation_becomes_a_lease_of_the_same_portion() {
     assert_eq!(rig.reserve(at(0), held, one_gpu()), Some(true));
     assert_eq!(rig.reserve(at(0), held, one_gpu()), None, "an offer is made once");
     assert_eq!(rig.book.holders().count(), 0, "it is not accepted yet");
-    let granted = rig.book.accept(at(1), held, TTL).unwrap();
-    assert_eq!(rig.book.accept(at(2), held, TTL).unwrap(), granted, "a repeat gets the same");
+    let granted = rig.book.accept(at(1), held, 0, TTL).unwrap();
+    assert_eq!(rig.book.accept(at(2), held, 0, TTL).unwrap(), granted, "a repeat gets the same");
     let portion = granted.portion.unwrap();
     assert_eq!((portion.slots[0], portion.cpu_milli), (1, 0));
     assert_eq!(rig.book.holder_of(scheduler(1), granted.lease), Some(held));
@@ -300,10 +305,10 @@ fn a_reservation_that_is_not_accepted_ends() {
     assert_eq!(rig.book.wake_at(at(1)), Some(at(5)));
     assert_eq!(rig.book.expired(at(5)), Some(held));
     rig.book.release(held);
-    assert_eq!(rig.book.accept(at(5), held, TTL), None, "too late");
-    assert_eq!(rig.book.accept(at(5), offer(2, 2), TTL), None, "too early");
+    assert_eq!(rig.book.accept(at(5), held, 0, TTL), None, "too late");
+    assert_eq!(rig.book.accept(at(5), offer(2, 2), 0, TTL), None, "too early");
     assert_eq!(rig.book.cover_reservations(at(5)), [offer(2, 2)]);
-    assert!(rig.book.accept(at(5), offer(2, 2), TTL).is_some());
+    assert!(rig.book.accept(at(5), offer(2, 2), 0, TTL).is_some());
 }
 
 #[test]
@@ -335,7 +340,7 @@ fn all_of_a_worker_is_reserved_once_nothing_is_held() {
     assert_eq!(rig.reserve(at(1), offer(2, 1), FixedPortion::Whole), Some(false));
     assert_eq!(rig.renew(at(2), 1, None), (0, 0));
     assert_eq!(rig.book.cover_reservations(at(2)), [offer(2, 1)]);
-    let granted = rig.book.accept(at(2), offer(2, 1), TTL).unwrap();
+    let granted = rig.book.accept(at(2), offer(2, 1), 0, TTL).unwrap();
     assert_eq!(granted.portion, Some(Portion::whole(&rig.worker)));
     assert_eq!(rig.renew(at(3), 1, gpu()), (0, 0));
     rig.book.release(offer(2, 1));
@@ -348,7 +353,7 @@ fn a_reservation_holds_nothing_until_it_holds_everything() {
     let mut rig = Rig::new(worker(2, 4));
     let both = || {
         let requirement = Requirement { min_gpus: 2, ..Requirement::default() };
-        FixedPortion::Requirement(Arc::new(requirement))
+        FixedPortion::AnyOf(vec![Arc::new(requirement)])
     };
     assert_eq!(rig.reserve(at(0), offer(1, 1), one_gpu()), Some(true));
     assert_eq!(rig.reserve(at(1), offer(2, 2), both()), Some(false));
@@ -357,8 +362,57 @@ fn a_reservation_holds_nothing_until_it_holds_everything() {
     rig.book.release(offer(1, 1));
     assert_eq!(rig.book.cover_reservations(at(2)).len(), 1, "one of them has all");
     let impossible = Requirement { min_gpus: 3, ..Requirement::default() };
-    let impossible = FixedPortion::Requirement(Arc::new(impossible));
+    let impossible = FixedPortion::AnyOf(vec![Arc::new(impossible)]);
     assert_eq!(rig.reserve(at(3), offer(1, 4), impossible), None);
+}
+
+#[test]
+fn an_offer_for_several_roles_is_narrowed_to_the_one_that_is_accepted() {
+    let mut rig = Rig::new(worker(2, 4));
+    let (small, large) = (gpu().unwrap(), Requirement { min_gpus: 2, ..Requirement::default() });
+    let impossible = Arc::new(Requirement { min_gpus: 3, ..Requirement::default() });
+    let any = FixedPortion::AnyOf(vec![small, impossible, Arc::new(large)]);
+    let held = offer(1, 1);
+    assert_eq!(rig.reserve(at(0), held, any), Some(true));
+    let gpus = |portion: &Portion| portion.devices.iter().filter(|d| d.milli_gpu > 0).count();
+    let choices: Vec<_> =
+        rig.book.choices(held).iter().map(|(at, portion)| (*at, gpus(portion))).collect();
+    assert_eq!(choices, [(0, 1), (2, 2)], "what does not fit is not offered");
+    assert_eq!(gpus(rig.book.limit_of(held).unwrap()), 2, "until it is accepted");
+    assert_eq!(rig.book.accept(at(1), held, 1, TTL), None, "not offered");
+    let granted = rig.book.accept(at(1), held, 0, TTL).unwrap();
+    assert_eq!(gpus(&granted.portion.unwrap()), 1);
+    assert_eq!(rig.reserve(at(1), offer(2, 2), one_gpu()), Some(true), "the rest is free");
+}
+
+#[test]
+fn only_leases_of_lower_priority_that_may_be_taken_back_are() {
+    let mut rig = Rig::new(worker(2, 4));
+    let lease = |rig: &mut Rig, number: u64, priority: i32, is_preemptible: bool| {
+        let holder = offer(number.into(), number);
+        let id = LeaseId::new(at(0), &mut Rng::new(number));
+        let wanted = reservation(one_gpu(), priority, is_preemptible);
+        let held = rig.book.reserve(at(0), holder, wanted, || id);
+        let granted = rig.book.accept(at(0), holder, 0, TTL).map(|grant| grant.lease);
+        (holder, held, granted)
+    };
+    let (first, _, id) = lease(&mut rig, 1, 5, true);
+    let (second, ..) = lease(&mut rig, 2, 1, false);
+    let (waits, held, _) = lease(&mut rig, 3, 5, true);
+    assert_eq!(held, Some(false));
+    let grace = Span::from_secs(3);
+    assert_eq!(rig.book.preempt_for(at(1), waits, grace), [], "its priority is not higher");
+    let (waits, ..) = lease(&mut rig, 4, 6, true);
+    assert_eq!(rig.book.preempt_for(at(1), waits, grace), [(first, id.unwrap())]);
+    assert_eq!(rig.book.preempt_for(at(1), waits, grace), [], "once");
+    // A renewal does not extend it, and when it has ended the other gets its capacity.
+    rig.book.renew(at(2), first, id.unwrap(), None).unwrap();
+    assert_eq!(rig.book.expired(at(3)), None);
+    assert_eq!(rig.book.expired(at(4)), Some(first));
+    rig.book.release(first);
+    let covered = rig.book.cover_reservations(at(4));
+    assert!(covered.len() == 1 && !covered.contains(&second), "{covered:?}");
+    rig.book.check().unwrap();
 }
 
 /// Whatever holders do, the sums hold; and when nothing changes any more, the limits settle.
@@ -399,7 +453,7 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
                 1 => rig.book.release(shared(holder)),
                 6 => {
                     let wanted = match wants(&mut rng) {
-                        Some(requirement) => FixedPortion::Requirement(requirement),
+                        Some(requirement) => FixedPortion::AnyOf(vec![requirement]),
                         None => FixedPortion::Whole,
                     };
                     let _ = rig.reserve(now, offer(holder, step.into()), wanted);
@@ -409,7 +463,7 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
                     if !all.is_empty() {
                         let chosen = all[rng.below(all.len() as u64) as usize];
                         match rng.chance(0.5) {
-                            true => drop(rig.book.accept(now, chosen, TTL)),
+                            true => drop(rig.book.accept(now, chosen, 0, TTL)),
                             false => rig.book.release(chosen),
                         }
                     }

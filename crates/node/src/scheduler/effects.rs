@@ -140,7 +140,11 @@ impl SchedulerEffectHandler {
                 Effect::ToWorker { worker, message } => self.transport.send(worker, message),
                 Effect::WorkerLeased(_) => self.leased.notify_waiters(),
                 Effect::WorkerForgotten(worker) => self.forget(worker),
-                Effect::Notice { .. } | Effect::ForwardOutput { .. } => {}
+                Effect::Notice { .. }
+                | Effect::ForwardOutput { .. }
+                | Effect::GossipAdvert(_)
+                | Effect::GossipAdvertClosed(_)
+                | Effect::JobChanged(_) => {}
             }
         }
     }
@@ -176,7 +180,7 @@ impl SchedulerEffectHandler {
                     }
                     watchers.notify(*task, notice);
                 }
-                Effect::ToWorker { .. } | Effect::WorkerLeased(_) | Effect::WorkerForgotten(_) => {}
+                _ => {}
             }
         }
     }

@@ -276,6 +276,7 @@ impl Disk<WorkerRecord> for EpochFiles {
             match record {
                 WorkerRecord::Started(started) => epoch::write(&self.0, started)?,
                 WorkerRecord::Left(left) => epoch::write_left(&self.0, &left)?,
+                WorkerRecord::Receipt(_) => {}
             }
         }
         Ok(())

@@ -63,9 +63,12 @@ impl Role for Scheduler {
                 }
                 Ok(())
             }
-            Effect::Notice { .. } | Effect::ForwardOutput { .. } | Effect::WorkerLeased(_) => {
-                Ok(())
-            }
+            Effect::Notice { .. }
+            | Effect::ForwardOutput { .. }
+            | Effect::WorkerLeased(_)
+            | Effect::GossipAdvert(_)
+            | Effect::GossipAdvertClosed(_)
+            | Effect::JobChanged(_) => Ok(()),
         }
     }
 
@@ -125,7 +128,7 @@ impl Role for WorkerMachine {
         _: Time,
         step: &mut WorkerStep,
     ) -> WorkerMachine {
-        let WorkerImage { epoch, left } = image;
+        let WorkerImage { epoch, left, .. } = image;
         let mut machine = WorkerMachine::start(Arc::clone(&setup.worker), epoch, left, seed, step);
         machine.mutate(setup.mutant);
         machine

@@ -55,6 +55,15 @@ impl From<ToWorker> for Order {
             ToWorker::ReleaseLease { lease, epoch } => {
                 Order::ReleaseLease { lease, epoch: epoch.0 }
             }
+            ToWorker::Advertise(advert) => Order::Advertise(Box::new(Arc::unwrap_or_clone(advert))),
+            ToWorker::CloseAdvert(advert) => Order::CloseAdvert(advert),
+            ToWorker::AcceptOffer { offer, role, request, ttl } => {
+                Order::AcceptOffer { offer, role, request, ttl_us: ttl.as_micros() }
+            }
+            ToWorker::DeclineOffer(offer) => Order::DeclineOffer(offer),
+            ToWorker::ReceiptCountersigned(signed) => {
+                Order::ReceiptCountersigned(Box::new(Arc::unwrap_or_clone(signed)))
+            }
         }
     }
 }
@@ -84,6 +93,16 @@ impl From<Order> for ToWorker {
             }
             Order::ReleaseLease { lease, epoch } => {
                 ToWorker::ReleaseLease { lease, epoch: Epoch(epoch) }
+            }
+            Order::Advertise(advert) => ToWorker::Advertise(Arc::new(*advert)),
+            Order::CloseAdvert(advert) => ToWorker::CloseAdvert(advert),
+            Order::AcceptOffer { offer, role, request, ttl_us } => {
+                let ttl = Span::from_micros(ttl_us);
+                ToWorker::AcceptOffer { offer, role, request, ttl }
+            }
+            Order::DeclineOffer(offer) => ToWorker::DeclineOffer(offer),
+            Order::ReceiptCountersigned(signed) => {
+                ToWorker::ReceiptCountersigned(Arc::new(*signed))
             }
         }
     }
@@ -251,6 +270,15 @@ impl From<FromWorker> for Report {
                 executors.truncate(MAX_EXECUTORS);
                 Report::Unreachable { executors, owner }
             }
+            FromWorker::Offered(offer) => Report::Offered(Box::new(Arc::unwrap_or_clone(offer))),
+            FromWorker::NotOffered(advert) => Report::NotOffered(advert),
+            FromWorker::OfferUnknown(offer) => Report::OfferUnknown(offer),
+            FromWorker::ReceiptIssued(signed) => {
+                Report::ReceiptIssued(Box::new(Arc::unwrap_or_clone(signed)))
+            }
+            FromWorker::Preempted { lease, epoch, grace } => {
+                Report::Preempted { lease, epoch: epoch.0, grace_us: grace.as_micros() }
+            }
             FromWorker::Left { epoch, lease } => Report::Left { epoch: epoch.0, lease },
         }
     }
@@ -352,6 +380,15 @@ impl From<Report> for FromWorker {
             Report::Unreachable { executors, owner } => {
                 FromWorker::Unreachable { executors, owner }
             }
+            Report::Offered(offer) => FromWorker::Offered(Arc::new(*offer)),
+            Report::NotOffered(advert) => FromWorker::NotOffered(advert),
+            Report::OfferUnknown(offer) => FromWorker::OfferUnknown(offer),
+            Report::ReceiptIssued(signed) => FromWorker::ReceiptIssued(Arc::new(*signed)),
+            Report::Preempted { lease, epoch, grace_us } => FromWorker::Preempted {
+                lease,
+                epoch: Epoch(epoch),
+                grace: Span::from_micros(grace_us),
+            },
             Report::Left { epoch, lease } => FromWorker::Left { epoch: Epoch(epoch), lease },
         }
     }

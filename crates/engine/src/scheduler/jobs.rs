@@ -1,0 +1,800 @@
+//! Jobs: the scheduler leases a gang of workers for each, runs a part of the job on every member, and replaces members
+//! that are lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use hypha_machine::Rows;
+use hypha_market::{
+    Gang, GangAction, GangContext, GrantRecord, LeaseAccount, LedgerSum, LossReason, Offer,
+    Portion, WorkerStanding,
+};
+use hypha_model::{
+    AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, OfferId, Requirement,
+    Span, TaskError, TaskId, Time, WorkerId,
+};
+
+use super::{Effect, Scheduler, SchedulerStep};
+use crate::job::{
+    AcceptedJob, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent, MarketEventKind,
+    MemberView, RoleView, StoredRun, accounts_of, jobs_of,
+};
+use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
+use crate::record::Record;
+
+/// Jobs that have not ended. Each keeps leases and adverts, so they are fewer than tasks.
+pub const MAX_JOBS: usize = 1_000;
+/// Jobs that have ended and are still shown.
+const MAX_ENDED_JOBS: usize = 1_000;
+/// Events of the market that are kept for those who watch it.
+const MAX_MARKET_EVENTS: usize = 1_024;
+/// Workers of which it is remembered whether they granted what they had offered.
+const MAX_GRANT_RECORDS: usize = 16_384;
+/// Workers that are examined for an advert that goes out directly.
+const MAX_CANDIDATES_EXAMINED: usize = 4_096;
+/// How long the part of a member may run without a time limit of its own.
+const DEFAULT_ROLE_TIMEOUT: Span = Span::from_secs(7 * 24 * 3_600);
+
+/// The jobs of a scheduler.
+#[derive(Default)]
+pub(super) struct Jobs {
+    active: BTreeMap<JobId, Job>,
+    ended: BTreeMap<JobId, (Arc<AcceptedJob>, Arc<EndedJob>)>,
+    by_lease: BTreeMap<LeaseId, JobId>,
+    by_fence: BTreeMap<Fence, (JobId, LeaseId)>,
+    grants: BTreeMap<WorkerId, GrantRecord>,
+    pub(super) accounts: BTreeMap<LeaseId, LeaseAccount>,
+    /// The sums of accounts that are no longer kept.
+    pub(super) settled: BTreeMap<WorkerId, LedgerSum>,
+    events: VecDeque<MarketEvent>,
+    sequence: u64,
+    /// When the first gang is due.
+    due: Option<Time>,
+}
+
+struct Job {
+    accepted: Arc<AcceptedJob>,
+    gang: Gang,
+    runs: BTreeMap<LeaseId, Run>,
+    done: Vec<u32>,
+    lost: u32,
+}
+
+struct Run {
+    stored: Arc<StoredRun>,
+    is_running: bool,
+    progress_permille: u16,
+}
+
+impl Job {
+    fn new(accepted: Arc<AcceptedJob>, now: Time) -> Job {
+        let gang = Gang::new(Arc::clone(&accepted.plan.gang), now);
+        let done = vec![0; accepted.plan.gang.roles.len()];
+        Job { accepted, gang, runs: BTreeMap::new(), done, lost: 0 }
+    }
+
+    fn is_complete(&self) -> bool {
+        let roles = &self.accepted.plan.gang.roles;
+        let has_minimum = roles.iter().zip(&self.done).all(|(role, done)| *done >= role.minimum);
+        self.runs.is_empty() && has_minimum && self.done.iter().any(|done| *done > 0)
+    }
+}
+
+impl Scheduler {
+    /// Continues the jobs of earlier incarnations.
+    pub(super) fn recover_jobs(&mut self, now: Time, rows: &Rows) {
+        (self.jobs.accounts, self.jobs.settled) = accounts_of(rows);
+        for (id, stored) in jobs_of(rows) {
+            if let Some(ended) = stored.ended {
+                self.jobs.ended.insert(id, (stored.accepted, ended));
+                continue;
+            }
+            let spec = Arc::clone(&stored.accepted.plan.gang);
+            let members = stored.runs.values().map(|run| run.member.clone()).collect();
+            let gang = Gang::recover(spec, members, &stored.done, now);
+            let mut runs = BTreeMap::new();
+            for (lease, stored) in stored.runs {
+                self.jobs.by_lease.insert(lease, id);
+                self.jobs.by_fence.insert(stored.fence, (id, lease));
+                runs.insert(lease, Run { stored, is_running: false, progress_permille: 0 });
+            }
+            let (accepted, done) = (stored.accepted, stored.done);
+            self.jobs.active.insert(id, Job { accepted, gang, runs, done, lost: 0 });
+        }
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    /// Accepts a job. `None` if there are too many.
+    pub(super) fn submit_job(
+        &mut self,
+        now: Time,
+        plan: Arc<JobPlan>,
+        step: &mut SchedulerStep,
+    ) -> Option<JobId> {
+        if self.jobs.active.len() >= MAX_JOBS {
+            return None;
+        }
+        let id = JobId::new(now, &mut self.rng);
+        let accepted = Arc::new(AcceptedJob { id, plan, submitted: now });
+        step.persist(Record::Job(JobRecord::Accepted(Arc::clone(&accepted))));
+        self.jobs.active.insert(id, Job::new(accepted, now));
+        self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
+        Some(id)
+    }
+
+    /// Cancels a job. Returns its state after that; `None` if there is no such job.
+    pub(super) fn cancel_job(
+        &mut self,
+        now: Time,
+        id: JobId,
+        step: &mut SchedulerStep,
+    ) -> Option<JobState> {
+        if self.jobs.active.contains_key(&id) {
+            self.end_job(now, id, JobState::Cancelled, None, step);
+        }
+        self.jobs.ended.get(&id).map(|(_, ended)| ended.state)
+    }
+
+    /// Does what is due for gangs.
+    pub(super) fn wake_jobs(&mut self, now: Time, step: &mut SchedulerStep) {
+        if self.jobs.due.is_none_or(|due| due > now) {
+            return;
+        }
+        let is_due = |job: &Job| job.gang.wake_at().is_some_and(|at| at <= now);
+        let due: Vec<JobId> =
+            self.jobs.active.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
+        for id in due {
+            self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
+        }
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    /// When a gang is due.
+    pub(super) fn jobs_wake_at(&self) -> Option<Time> {
+        self.jobs.due
+    }
+
+    /// Handles a message of a worker that is about a job or an advert. Returns it if it is not.
+    pub(super) fn handle_job_message(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        message: FromWorker,
+        step: &mut SchedulerStep,
+    ) -> Option<FromWorker> {
+        match message {
+            FromWorker::Offered(offer) => self.offered(now, worker, &offer, step),
+            FromWorker::NotOffered(advert) => self.not_offered(now, worker, advert, step),
+            FromWorker::OfferUnknown(offer) => self.offer_unknown(now, worker, offer, step),
+            FromWorker::Preempted { lease, epoch, grace } => {
+                self.preempted(now, (lease, epoch), grace);
+            }
+            FromWorker::ReceiptIssued(signed) => self.receipt_issued(now, worker, &signed, step),
+            FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
+                let grant = (lease, epoch, ttl, portion.clone());
+                if !self.offer_granted(now, (worker, request), grant, step) {
+                    return Some(FromWorker::LeaseGranted {
+                        request,
+                        lease,
+                        epoch,
+                        ttl,
+                        portion,
+                        holding,
+                    });
+                }
+            }
+            FromWorker::Alive { lease, epoch, nonce, holding, .. }
+                if self.jobs.by_lease.contains_key(&lease) =>
+            {
+                self.member_alive(now, (lease, epoch), nonce, &holding, step);
+            }
+            FromWorker::LeaseUnknown { lease, .. } if self.jobs.by_lease.contains_key(&lease) => {
+                self.member_lost(now, lease, LossReason::Unknown, step);
+            }
+            FromWorker::Left { epoch, lease: Some(lease) }
+                if self.jobs.by_lease.contains_key(&lease) =>
+            {
+                self.member_lost(now, lease, LossReason::Left, step);
+                let message = ToWorker::ReleaseLease { lease, epoch };
+                step.send(Effect::ToWorker { worker, message });
+            }
+            message => return self.handle_run_message(now, worker, message, step),
+        }
+        None
+    }
+
+    /// Handles a message about the run of a member.
+    fn handle_run_message(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        message: FromWorker,
+        step: &mut SchedulerStep,
+    ) -> Option<FromWorker> {
+        let fence = match &message {
+            FromWorker::Accepted { fence, .. }
+            | FromWorker::Delegated { fence, .. }
+            | FromWorker::DevicesAssigned { fence, .. }
+            | FromWorker::Refused { fence, .. }
+            | FromWorker::Started { fence, .. }
+            | FromWorker::Running { fence, .. }
+            | FromWorker::Progress { fence, .. }
+            | FromWorker::Output { fence, .. }
+            | FromWorker::Finished { fence, .. } => *fence,
+            _ => return Some(message),
+        };
+        let Some((id, lease)) = self.jobs.by_fence.get(&fence).copied() else {
+            return Some(message);
+        };
+        let job = self.jobs.active.get_mut(&id);
+        let run = job.and_then(|job| job.runs.get_mut(&lease));
+        let Some(run) = run.filter(|run| run.stored.member.worker == worker) else {
+            return None;
+        };
+        match message {
+            FromWorker::Started { .. } | FromWorker::Running { .. } => run.is_running = true,
+            FromWorker::Progress { permille, .. } => run.progress_permille = permille,
+            FromWorker::Refused { .. } => self.member_lost(now, lease, LossReason::Refused, step),
+            FromWorker::Finished { attempt, outcome, .. } => {
+                self.run_finished(now, (id, lease), (attempt, fence), outcome, step);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn run_finished(
+        &mut self,
+        now: Time,
+        (id, lease): (JobId, LeaseId),
+        (attempt, fence): (AttemptId, Fence),
+        outcome: Outcome,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(job) = self.jobs.active.get_mut(&id) else { return };
+        let Some(run) = job.runs.get(&lease) else { return };
+        let (worker, role) = (run.stored.member.worker, usize::from(run.stored.member.role));
+        match outcome {
+            Outcome::Completed { .. } => {
+                job.runs.remove(&lease);
+                if let Some(done) = job.done.get_mut(role) {
+                    *done += 1;
+                }
+                let done = job.done.clone();
+                self.jobs.by_fence.remove(&fence);
+                step.persist(Record::Job(JobRecord::MemberLeft { job: id, lease, done }));
+                let message = ToWorker::Recorded { attempt, fence };
+                step.send(Effect::ToWorker { worker, message });
+                self.with_job(now, id, step, |gang, _, actions| {
+                    gang.release_member(lease, actions)
+                });
+                self.jobs.by_lease.remove(&lease);
+                if self.jobs.active.get(&id).is_some_and(Job::is_complete) {
+                    self.end_job(now, id, JobState::Completed, None, step);
+                }
+            }
+            // The worker is at fault, not the job: another takes its place.
+            Outcome::Unreachable { .. } => self.member_lost(now, lease, LossReason::Refused, step),
+            Outcome::Failed(error) => {
+                self.end_job(now, id, JobState::Failed, Some(error), step);
+            }
+            Outcome::TimedOut => {
+                let error =
+                    TaskError::new(FailureKind::TimedOut, "a member exceeded its time limit");
+                self.end_job(now, id, JobState::Failed, Some(error), step);
+            }
+        }
+    }
+
+    /// A member's lease has ended.
+    fn member_lost(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        reason: LossReason,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(id) = self.jobs.by_lease.get(&lease).copied() else { return };
+        self.with_job(now, id, step, |gang, context, actions| {
+            gang.lease_ended(context, lease, reason, actions);
+        });
+    }
+
+    fn member_alive(
+        &mut self,
+        now: Time,
+        named: (LeaseId, Epoch),
+        nonce: u64,
+        holding: &[(AttemptId, Fence)],
+        step: &mut SchedulerStep,
+    ) {
+        let Some(id) = self.jobs.by_lease.get(&named.0).copied() else { return };
+        let Some(job) = self.jobs.active.get_mut(&id) else { return };
+        if !job.gang.renewed(now, named, nonce) {
+            return;
+        }
+        let is_held = |run: &Run| holding.contains(&(run.stored.attempt, run.stored.fence));
+        // It was never sent, or was lost on the way: the worker answers a repeated dispatch with its state.
+        if job.gang.is_formed()
+            && let Some(run) = job.runs.get(&named.0).filter(|run| !is_held(run))
+            && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored)
+        {
+            let worker = run.stored.member.worker;
+            step.send(Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) });
+        }
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    fn preempted(&mut self, now: Time, (lease, _): (LeaseId, Epoch), grace: Span) {
+        if let Some(id) = self.jobs.by_lease.get(&lease)
+            && let Some(job) = self.jobs.active.get_mut(id)
+        {
+            job.gang.preempted(now, lease, grace);
+            self.jobs.due = self.jobs.earliest();
+        }
+    }
+
+    fn offered(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        offer: &Arc<Offer>,
+        step: &mut SchedulerStep,
+    ) {
+        let job = self.jobs.advertising(offer.advert).filter(|_| offer.worker_id() == worker);
+        let Some(id) = job else {
+            let message = ToWorker::DeclineOffer(offer.id);
+            return step.send_at_once(Effect::ToWorker { worker, message });
+        };
+        let standing = self.standing_of(worker);
+        let mut counts = false;
+        self.with_job(now, id, step, |gang, context, actions| {
+            counts = gang.offered(context, offer, standing, actions).is_some_and(|it| it.is_ok());
+        });
+        let price = offer.roles.iter().map(|role| role.price).min().unwrap_or(Money::ZERO);
+        self.jobs.log(now, Some(id), MarketEventKind::Offered { worker, price, counts });
+    }
+
+    fn not_offered(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        advert: AdvertId,
+        step: &mut SchedulerStep,
+    ) {
+        if let Some(id) = self.jobs.advertising(advert) {
+            self.with_job(now, id, step, |gang, context, actions| {
+                gang.not_offered(context, worker, advert, actions);
+            });
+        }
+    }
+
+    fn offer_unknown(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        offer: OfferId,
+        step: &mut SchedulerStep,
+    ) {
+        let accepting = |job: &Job| job.gang.accepts(worker, offer);
+        let found = self.jobs.active.iter().find(|(_, job)| accepting(job)).map(|(id, _)| *id);
+        if let Some(id) = found {
+            self.with_job(now, id, step, |gang, context, actions| {
+                gang.offer_unknown(context, worker, offer, actions);
+            });
+        }
+    }
+
+    /// A lease was granted for an offer that a gang has accepted. Returns whether that is so.
+    fn offer_granted(
+        &mut self,
+        now: Time,
+        (worker, request): (WorkerId, u64),
+        grant: (LeaseId, Epoch, Span, Option<Portion>),
+        step: &mut SchedulerStep,
+    ) -> bool {
+        let lease = grant.0;
+        let expected = |job: &Job| job.gang.expects(request) || job.gang.member(lease).is_some();
+        let found = self.jobs.active.iter().find(|(_, job)| expected(job)).map(|(id, _)| *id);
+        let Some(id) = found else { return false };
+        self.with_job(now, id, step, |gang, context, actions| {
+            gang.granted(context, (worker, request), grant, actions);
+        });
+        true
+    }
+
+    /// The connection to a worker was lost.
+    pub(super) fn jobs_disconnected(&mut self, now: Time, worker: WorkerId) {
+        for job in self.jobs.active.values_mut() {
+            job.gang.disconnected(now, worker);
+        }
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    /// A worker is connected, perhaps again.
+    pub(super) fn jobs_reconnected(&mut self, now: Time, worker: WorkerId) {
+        for job in self.jobs.active.values_mut() {
+            job.gang.reconnected(now, worker);
+        }
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    fn end_job(
+        &mut self,
+        now: Time,
+        id: JobId,
+        state: JobState,
+        error: Option<TaskError>,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(mut job) = self.jobs.active.remove(&id) else { return };
+        let ended = EndedJob { job: id, state, finished: now, error, lost: job.lost };
+        let ended = Arc::new(ended);
+        for (lease, run) in &job.runs {
+            self.jobs.by_fence.remove(&run.stored.fence);
+            let done = job.done.clone();
+            step.persist(Record::Job(JobRecord::MemberLeft { job: id, lease: *lease, done }));
+        }
+        step.persist(Record::Job(JobRecord::Ended(Arc::clone(&ended))));
+        let mut actions = Vec::new();
+        job.gang.release(&mut actions);
+        self.perform_without_job(now, id, actions, step);
+        self.jobs.ended.insert(id, (job.accepted, ended));
+        if self.jobs.ended.len() > MAX_ENDED_JOBS
+            && let Some((first, _)) = self.jobs.ended.pop_first()
+        {
+            step.persist(Record::Job(JobRecord::Forgotten(first)));
+        }
+        step.send(Effect::JobChanged(id));
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    /// Lets the gang of a job act, and performs what it wants.
+    fn with_job(
+        &mut self,
+        now: Time,
+        id: JobId,
+        step: &mut SchedulerStep,
+        act: impl FnOnce(&mut Gang, &mut GangContext<'_>, &mut Vec<GangAction>),
+    ) {
+        let Some(mut job) = self.jobs.active.remove(&id) else { return };
+        let mut actions = Vec::new();
+        let mut rng = self.rng.fork();
+        let mut requests = self.requests;
+        let epoch = self.epoch;
+        {
+            let mut next_number = || {
+                requests += 1;
+                super::with_epoch(epoch, requests)
+            };
+            let candidates = |needs: &Requirement, most: usize| self.candidates_for(needs, most);
+            let mut context = GangContext {
+                now,
+                rng: &mut rng,
+                next_number: &mut next_number,
+                candidates: &candidates,
+            };
+            act(&mut job.gang, &mut context, &mut actions);
+        }
+        self.requests = requests;
+        for action in actions {
+            self.perform(now, (id, &mut job), action, step);
+        }
+        self.jobs.active.insert(id, job);
+        self.jobs.due = self.jobs.earliest();
+    }
+
+    fn perform(
+        &mut self,
+        now: Time,
+        (id, job): (JobId, &mut Job),
+        action: GangAction,
+        step: &mut SchedulerStep,
+    ) {
+        match action {
+            GangAction::Joined(lease) => self.member_joined(now, (id, job), lease, step),
+            GangAction::Formed(_) => {
+                for run in job.runs.values() {
+                    if let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored) {
+                        let worker = run.stored.member.worker;
+                        let message = ToWorker::Dispatch(dispatch);
+                        step.send(Effect::ToWorker { worker, message });
+                    }
+                }
+                step.send(Effect::JobChanged(id));
+            }
+            GangAction::Lost { member, reason } => {
+                job.lost += 1;
+                if let Some(run) = job.runs.remove(&member.lease) {
+                    self.jobs.by_fence.remove(&run.stored.fence);
+                }
+                self.jobs.by_lease.remove(&member.lease);
+                let (lease, worker, done) = (member.lease, member.worker, job.done.clone());
+                step.persist(Record::Job(JobRecord::MemberLeft { job: id, lease, done }));
+                self.close_account(now, lease, step);
+                self.jobs.log(now, Some(id), MarketEventKind::Lost { worker, lease, reason });
+                step.send(Effect::JobChanged(id));
+            }
+            GangAction::Release { lease, .. } => {
+                // Before the gang was formed, or after the member's end was recorded.
+                if let Some(run) = job.runs.remove(&lease) {
+                    self.jobs.by_fence.remove(&run.stored.fence);
+                    let done = job.done.clone();
+                    step.persist(Record::Job(JobRecord::MemberLeft { job: id, lease, done }));
+                }
+                self.perform_without_job(now, id, vec![action], step);
+            }
+            action => self.perform_without_job(now, id, vec![action], step),
+        }
+    }
+
+    fn member_joined(
+        &mut self,
+        now: Time,
+        (id, job): (JobId, &mut Job),
+        lease: LeaseId,
+        step: &mut SchedulerStep,
+    ) {
+        let Some(member) = job.gang.member(lease).map(|member| member.stored().clone()) else {
+            return;
+        };
+        let task = TaskId::new(now, &mut self.rng);
+        let fence = self.next_fence();
+        let (worker, price) = (member.worker, member.price);
+        self.open_account(&member, step);
+        let attempt = AttemptId { task, number: 1 };
+        let run = Arc::new(StoredRun { member, attempt, fence });
+        step.persist(Record::Job(JobRecord::MemberJoined { job: id, run: Arc::clone(&run) }));
+        self.jobs.by_lease.insert(lease, id);
+        self.jobs.by_fence.insert(fence, (id, lease));
+        if job.gang.is_formed()
+            && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run)
+        {
+            step.send(Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) });
+        }
+        let run = Run { stored: run, is_running: false, progress_permille: 0 };
+        job.runs.insert(lease, run);
+        self.jobs.log(now, Some(id), MarketEventKind::Leased { worker, lease, price });
+    }
+
+    /// Performs actions that change nothing of the job itself.
+    fn perform_without_job(
+        &mut self,
+        now: Time,
+        id: JobId,
+        actions: Vec<GangAction>,
+        step: &mut SchedulerStep,
+    ) {
+        for action in actions {
+            let (worker, message) = match action {
+                GangAction::Advertise { advert, to } => {
+                    let bid = advert.roles.iter().map(|role| role.bid).max();
+                    let kind = MarketEventKind::Advertised {
+                        advert: advert.id,
+                        wanted: advert.members(),
+                        bid: bid.unwrap_or(Money::ZERO),
+                        asked: to.as_ref().map(|to| to.len() as u32),
+                    };
+                    self.jobs.log(now, Some(id), kind);
+                    match to {
+                        Some(workers) => {
+                            for worker in workers {
+                                let message = ToWorker::Advertise(Arc::clone(&advert));
+                                step.send_at_once(Effect::ToWorker { worker, message });
+                            }
+                        }
+                        None => step.send_at_once(Effect::GossipAdvert(advert)),
+                    }
+                    continue;
+                }
+                GangAction::CloseAdvert { advert, to } => {
+                    match to {
+                        Some(workers) => {
+                            for worker in workers {
+                                let message = ToWorker::CloseAdvert(advert);
+                                step.send_at_once(Effect::ToWorker { worker, message });
+                            }
+                        }
+                        None => step.send_at_once(Effect::GossipAdvertClosed(advert)),
+                    }
+                    continue;
+                }
+                GangAction::Short(shortfall) => {
+                    let missing = shortfall.roles.iter().map(|role| role.missing).sum();
+                    let is_over_budget = shortfall.is_over_budget;
+                    let kind = MarketEventKind::Short { missing, is_over_budget };
+                    self.jobs.log(now, Some(id), kind);
+                    continue;
+                }
+                GangAction::Answered { worker, is_granted } => {
+                    self.jobs.record_grant(worker, is_granted);
+                    continue;
+                }
+                GangAction::Accept { worker, offer, role, request, ttl } => {
+                    (worker, ToWorker::AcceptOffer { offer, role, request, ttl })
+                }
+                GangAction::Decline { worker, offer } => (worker, ToWorker::DeclineOffer(offer)),
+                GangAction::Renew { worker, lease, epoch, nonce } => {
+                    (worker, ToWorker::Heartbeat { lease, epoch, nonce, demand: None })
+                }
+                GangAction::Release { worker, lease, epoch } => {
+                    self.jobs.by_lease.remove(&lease);
+                    self.close_account(now, lease, step);
+                    self.jobs.log(now, Some(id), MarketEventKind::Released { worker, lease });
+                    // Only what is recorded as left may be released.
+                    step.send(Effect::ToWorker {
+                        worker,
+                        message: ToWorker::ReleaseLease { lease, epoch },
+                    });
+                    continue;
+                }
+                GangAction::Joined(_) | GangAction::Formed(_) | GangAction::Lost { .. } => continue,
+            };
+            step.send_at_once(Effect::ToWorker { worker, message });
+        }
+    }
+
+    /// The workers that are connected and could take a role, those with the best record first.
+    fn candidates_for(&self, needs: &Requirement, most: usize) -> Vec<WorkerId> {
+        let known = self.workers.iter().flatten().take(MAX_CANDIDATES_EXAMINED);
+        let could =
+            known.filter(|state| state.is_connected() && needs.satisfied_by(&state.worker).is_ok());
+        let mut found: Vec<(u32, WorkerId)> = could
+            .map(|state| (self.standing_of(state.worker.id).granted_milli, state.worker.id))
+            .collect();
+        found.sort_by_key(|(granted, id)| (std::cmp::Reverse(*granted), *id));
+        found.into_iter().take(most).map(|(_, id)| id).collect()
+    }
+
+    /// What is known of a worker that makes an offer.
+    fn standing_of(&self, worker: WorkerId) -> WorkerStanding {
+        let record = self.jobs.grants.get(&worker).copied().unwrap_or_default();
+        let unknown =
+            WorkerStanding { granted_milli: record.granted_milli(), ..Default::default() };
+        let Some(slot) = self.slot_of.get(&worker).copied() else { return unknown };
+        let Some(Some(state)) = self.workers.get(slot.0 as usize) else { return unknown };
+        // The factor multiplies run times.
+        let factor = self.predictor.factor(state.predictor_key);
+        let speed = (1_000.0 / factor.max(1e-3)).round().clamp(1.0, 1e6);
+        let health = self.placement.health(slot).unwrap_or_default();
+        WorkerStanding {
+            speed_milli: Some(speed as u32),
+            success_milli: (health.success_rate.clamp(0.0, 1.0) * 1e3).round() as u32,
+            round_trip: self.placement.round_trip(slot).unwrap_or(unknown.round_trip),
+            ..unknown
+        }
+    }
+
+    /// The job with this id.
+    pub fn job(&self, id: JobId) -> Option<JobView> {
+        if let Some(job) = self.jobs.active.get(&id) {
+            return Some(job.view());
+        }
+        self.jobs.ended.get(&id).map(|(accepted, ended)| ended_view(accepted, ended))
+    }
+
+    /// The jobs, the latest first, at most `most`, before the job `before`.
+    pub fn jobs(&self, before: Option<JobId>, most: usize) -> Vec<JobView> {
+        let is_before = |id: &&JobId| before.is_none_or(|before| **id < before);
+        let active = self.jobs.active.keys().filter(is_before);
+        let ended = self.jobs.ended.keys().filter(is_before);
+        let mut ids: Vec<JobId> = active.chain(ended).copied().collect();
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.into_iter().take(most).filter_map(|id| self.job(id)).collect()
+    }
+
+    /// The last events of the market after `after`, the oldest first, at most `most`.
+    pub fn market_events(&self, after: u64, most: usize) -> Vec<MarketEvent> {
+        let is_new = |event: &&MarketEvent| event.sequence > after;
+        self.jobs.events.iter().filter(is_new).take(most).cloned().collect()
+    }
+}
+
+impl Jobs {
+    fn earliest(&self) -> Option<Time> {
+        self.active.values().filter_map(|job| job.gang.wake_at()).min()
+    }
+
+    fn advertising(&self, advert: AdvertId) -> Option<JobId> {
+        let is_open = |job: &Job| job.gang.has_advert(advert);
+        self.active.iter().find(|(_, job)| is_open(job)).map(|(id, _)| *id)
+    }
+
+    fn record_grant(&mut self, worker: WorkerId, is_granted: bool) {
+        if self.grants.len() >= MAX_GRANT_RECORDS && !self.grants.contains_key(&worker) {
+            self.grants.pop_first();
+        }
+        self.grants.entry(worker).or_default().record(is_granted);
+    }
+
+    fn log(&mut self, at: Time, job: Option<JobId>, kind: MarketEventKind) {
+        self.sequence += 1;
+        if self.events.len() >= MAX_MARKET_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(MarketEvent { sequence: self.sequence, at, job, kind });
+    }
+}
+
+impl Job {
+    fn view(&self) -> JobView {
+        let role_of = |at: u16| self.accepted.plan.gang.roles.get(usize::from(at));
+        let member = |member: &hypha_market::GangMember| {
+            let run = self.runs.get(&member.lease);
+            Some(MemberView {
+                role: role_of(member.role)?.name.clone(),
+                worker: member.worker,
+                lease: member.lease,
+                until: member.until(),
+                price: member.price,
+                portion: member.portion.clone(),
+                joined: member.joined,
+                is_running: run.is_some_and(|run| run.is_running),
+                progress_permille: run.map_or(0, |run| run.progress_permille),
+            })
+        };
+        let state = if self.gang.is_formed() { JobState::Running } else { JobState::Waiting };
+        JobView {
+            members: self.gang.members().filter_map(member).collect(),
+            roles: role_views(&self.accepted.plan, &self.done),
+            lost: self.lost,
+            shortfall: self.gang.shortfall().cloned(),
+            advert: self.gang.open_advert().map(|(advert, _)| advert),
+            next_advert: self.gang.advertises_at(),
+            ..base_view(&self.accepted, state)
+        }
+    }
+}
+
+fn ended_view(accepted: &AcceptedJob, ended: &EndedJob) -> JobView {
+    JobView {
+        finished: Some(ended.finished),
+        error: ended.error.clone(),
+        lost: ended.lost,
+        ..base_view(accepted, ended.state)
+    }
+}
+
+fn base_view(accepted: &AcceptedJob, state: JobState) -> JobView {
+    JobView {
+        id: accepted.id,
+        name: accepted.plan.name.clone(),
+        tenant: accepted.plan.tenant.clone(),
+        state,
+        submitted: accepted.submitted,
+        finished: None,
+        error: None,
+        lost: 0,
+        roles: role_views(&accepted.plan, &[]),
+        members: Vec::new(),
+        shortfall: None,
+        advert: None,
+        next_advert: None,
+    }
+}
+
+fn role_views(plan: &JobPlan, done: &[u32]) -> Vec<RoleView> {
+    let role = |(at, role): (usize, &hypha_market::GangRole)| RoleView {
+        name: role.name.clone(),
+        count: role.count,
+        minimum: role.minimum,
+        done: done.get(at).copied().unwrap_or_default(),
+        bid: role.bid,
+    };
+    plan.gang.roles.iter().enumerate().map(role).collect()
+}
+
+/// The dispatch of a member's part of the job.
+fn role_dispatch(plan: &JobPlan, run: &StoredRun) -> Option<Arc<Dispatch>> {
+    let spec = plan.programs.get(usize::from(run.member.role))?;
+    Some(Arc::new(Dispatch {
+        lease: run.member.lease,
+        epoch: run.member.epoch,
+        attempt: run.attempt,
+        fence: run.fence,
+        timeout: spec.timeout.unwrap_or(DEFAULT_ROLE_TIMEOUT),
+        spec: Arc::clone(spec),
+        interactive: false,
+        resume: None,
+    }))
+}
