@@ -131,9 +131,7 @@ impl SchedulerHarness {
                         },
                     );
                 }
-                ToWorker::Recorded { .. }
-                | ToWorker::Cancel { .. }
-                | ToWorker::ReleaseLease { .. } => {}
+                _ => {}
             }
         }
     }
