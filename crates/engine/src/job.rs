@@ -103,6 +103,10 @@ pub enum JobRecord {
     Ended(Arc<EndedJob>),
     /// A job that ended long ago is deleted.
     Forgotten(JobId),
+    /// A worker was leased for the pool.
+    PoolJoined(Box<StoredMember>),
+    /// A worker is no longer in the pool.
+    PoolLeft(WorkerId),
     /// The account of a lease has changed.
     Account {
         /// The lease.
@@ -302,6 +306,8 @@ impl RowRecord for JobRecord {
                 put(done_key(*job), None);
                 put(ended_key(*job), None);
             }
+            JobRecord::PoolJoined(member) => put(pool_key(member.worker), json(&**member)),
+            JobRecord::PoolLeft(worker) => put(pool_key(*worker), None),
             JobRecord::Account { lease, account } => put(account_key(*lease), json(&**account)),
             JobRecord::Settled { lease, worker, sum } => {
                 put(account_key(*lease), None);
@@ -365,7 +371,15 @@ pub fn accounts_of(
     (accounts, settled)
 }
 
+/// The members of the pool that rows add up to.
+pub fn pool_of(rows: &Rows) -> Vec<StoredMember> {
+    let from = format!("{POOL}/").into_bytes();
+    let rows = rows.0.range(from.clone()..).take_while(|(key, _)| key.starts_with(&from));
+    rows.filter_map(|(_, value)| read(value)).collect()
+}
+
 const ACCEPTED: &str = "accepted";
+const POOL: &str = "pool";
 const ACCOUNT: &str = "account";
 const SETTLED: &str = "settled";
 const DONE: &str = "done";
@@ -378,6 +392,10 @@ fn accepted_key(job: JobId) -> String {
 
 fn account_key(lease: LeaseId) -> String {
     format!("{ACCOUNT}/{lease}")
+}
+
+fn pool_key(worker: WorkerId) -> String {
+    format!("{POOL}/{worker}")
 }
 
 fn settled_key(worker: WorkerId) -> String {

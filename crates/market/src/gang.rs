@@ -66,6 +66,9 @@ pub struct GangRole {
     pub count: u32,
     /// How many members there must be.
     pub minimum: u32,
+    /// Whether each member is to have all that is free of its worker, not only what it requires.
+    #[serde(default)]
+    pub wants_all: bool,
     /// The price that is offered for an hour of each.
     pub bid: Money,
     /// The highest price that is paid. It never leaves the scheduler.
@@ -538,6 +541,11 @@ impl Gang {
         }
     }
 
+    /// Hands its members over to the caller, which renews their leases from now on.
+    pub fn take_members(&mut self) -> Vec<GangMember> {
+        std::mem::take(&mut self.members).into_values().collect()
+    }
+
     /// Releases one member, which has done its work. It is not replaced.
     pub fn release_member(&mut self, lease: LeaseId, actions: &mut Vec<GangAction>) {
         if let Some(member) = self.members.remove(&lease) {
@@ -576,6 +584,7 @@ impl Gang {
                 requirement: Arc::clone(&role.requirement),
                 count,
                 minimum,
+                wants_all: role.wants_all,
                 bid: role.bid,
             };
             (count > 0).then_some((at, wanted))

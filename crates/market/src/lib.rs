@@ -12,6 +12,7 @@ mod book;
 mod divide;
 mod gang;
 mod holder;
+mod pool;
 mod portion;
 mod receipt;
 mod terms;
@@ -39,6 +40,7 @@ pub use gang::{
     Maximise, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
+pub use pool::{Demand, PoolSettings, PoolSize};
 pub use portion::{DevicePart, Portion};
 pub use receipt::{
     LeaseAccount, LedgerSum, LedgerSums, Notary, Receipt, ReceiptRefusal, Signature, SignedReceipt,

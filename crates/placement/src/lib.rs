@@ -95,6 +95,17 @@ pub struct PlacementRequest {
     pub failed_on: Box<[WorkerSlot]>,
 }
 
+/// Tasks in the queue with the same requirements.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingShape<'a> {
+    /// What they require.
+    pub requirement: &'a hypha_model::Requirement,
+    /// How many there are.
+    pub tasks: u64,
+    /// The predicted run time of the first.
+    pub run: Span,
+}
+
 /// One action for the caller to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -667,6 +667,24 @@ impl Placement {
         could.min_by_key(|request| request.submitted).map(|request| &request.spec.requirement)
     }
 
+    /// The kinds of tasks in the queue, with how many there are of each and the predicted run time of the first. A bounded
+    /// number of them is looked at.
+    pub fn waiting_shapes(&self) -> impl Iterator<Item = crate::WaitingShape<'_>> {
+        let heads = |interactive| {
+            let heads = self.waiting.heads(interactive).take(MAX_SHAPES_SEARCHED);
+            heads.map(|(_, shape, task)| (shape, task))
+        };
+        let parked = self.waiting.parked_shapes().take(MAX_SHAPES_SEARCHED);
+        heads(true).chain(heads(false)).chain(parked).filter_map(|(shape, task)| {
+            let first = self.tasks.get(task.0 as usize)?;
+            Some(crate::WaitingShape {
+                requirement: &first.request.spec.requirement,
+                tasks: self.waiting.tasks_in(shape) as u64,
+                run: Span::from_secs_f64(first.predicted_s),
+            })
+        })
+    }
+
     /// Whether no task is dispatched or bound to a worker.
     pub fn is_idle(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_none_or(|member| member.load() == 0)

@@ -206,6 +206,16 @@ impl WaitingQueue {
         self.parked.values().filter_map(|id| Some(self.next_after(*id, None)?.2))
     }
 
+    /// The parked shapes, each with its first task.
+    pub(crate) fn parked_shapes(&self) -> impl Iterator<Item = (ShapeId, TaskRef)> {
+        self.parked.values().filter_map(|id| Some((*id, self.next_after(*id, None)?.2)))
+    }
+
+    /// How many tasks a shape has.
+    pub(crate) fn tasks_in(&self, id: ShapeId) -> usize {
+        self.shapes.get(id.0 as usize).map_or(0, |shape| shape.tasks.len())
+    }
+
     /// Whether a worker was known to be able to run a shape when the pool's count of losses was `losses`.
     pub(crate) fn is_known_schedulable(&self, id: ShapeId, losses: u64) -> bool {
         let shape = self.shapes.get(id.0 as usize);

@@ -17,7 +17,7 @@ use hypha_model::{
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::{
     AcceptedJob, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent, MarketEventKind,
-    MemberView, RoleView, StoredRun, accounts_of, jobs_of,
+    MemberView, RoleView, StoredRun, accounts_of, jobs_of, pool_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::record::Record;
@@ -53,6 +53,8 @@ pub(super) struct Jobs {
 }
 
 struct Job {
+    /// An advert of the pool, not a job that a user submitted: it is not stored, and its members join the pool.
+    is_pool: bool,
     accepted: Arc<AcceptedJob>,
     gang: Gang,
     runs: BTreeMap<LeaseId, Run>,
@@ -70,7 +72,7 @@ impl Job {
     fn new(accepted: Arc<AcceptedJob>, now: Time) -> Job {
         let gang = Gang::new(Arc::clone(&accepted.plan.gang), now);
         let done = vec![0; accepted.plan.gang.roles.len()];
-        Job { accepted, gang, runs: BTreeMap::new(), done, lost: 0 }
+        Job { is_pool: false, accepted, gang, runs: BTreeMap::new(), done, lost: 0 }
     }
 
     fn is_complete(&self) -> bool {
@@ -84,6 +86,7 @@ impl Scheduler {
     /// Continues the jobs of earlier incarnations.
     pub(super) fn recover_jobs(&mut self, now: Time, rows: &Rows) {
         (self.jobs.accounts, self.jobs.settled) = accounts_of(rows);
+        self.recover_pool(now, pool_of(rows));
         for (id, stored) in jobs_of(rows) {
             if let Some(ended) = stored.ended {
                 self.jobs.ended.insert(id, (stored.accepted, ended));
@@ -99,7 +102,8 @@ impl Scheduler {
                 runs.insert(lease, Run { stored, is_running: false, progress_permille: 0 });
             }
             let (accepted, done) = (stored.accepted, stored.done);
-            self.jobs.active.insert(id, Job { accepted, gang, runs, done, lost: 0 });
+            let is_pool = false;
+            self.jobs.active.insert(id, Job { is_pool, accepted, gang, runs, done, lost: 0 });
         }
         self.jobs.due = self.jobs.earliest();
     }
@@ -129,10 +133,39 @@ impl Scheduler {
         id: JobId,
         step: &mut SchedulerStep,
     ) -> Option<JobState> {
-        if self.jobs.active.contains_key(&id) {
+        if self.jobs.active.get(&id).is_some_and(|job| !job.is_pool) {
             self.end_job(now, id, JobState::Cancelled, None, step);
         }
         self.jobs.ended.get(&id).map(|(_, ended)| ended.state)
+    }
+
+    /// Advertises for workers of the pool.
+    pub(super) fn start_pool_gang(
+        &mut self,
+        now: Time,
+        plan: Arc<JobPlan>,
+        step: &mut SchedulerStep,
+    ) -> JobId {
+        let id = JobId::new(now, &mut self.rng);
+        let accepted = Arc::new(AcceptedJob { id, plan, submitted: now });
+        self.jobs.active.insert(id, Job { is_pool: true, ..Job::new(accepted, now) });
+        self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
+        id
+    }
+
+    /// How many workers an advert of the pool calls for.
+    pub(super) fn gang_wanted(&self, id: JobId) -> u32 {
+        let job = self.jobs.active.get(&id);
+        job.map_or(0, |job| job.gang.spec().roles.iter().map(|role| role.count).sum())
+    }
+
+    /// Withdraws an advert of the pool.
+    pub(super) fn withdraw_gang(&mut self, now: Time, id: JobId, step: &mut SchedulerStep) {
+        if let Some(mut job) = self.jobs.active.remove(&id) {
+            let mut actions = Vec::new();
+            job.gang.release(&mut actions);
+            self.perform_without_job(now, id, actions, step);
+        }
     }
 
     /// Does what is due for gangs.
@@ -480,7 +513,15 @@ impl Scheduler {
         for action in actions {
             self.perform(now, (id, &mut job), action, step);
         }
-        self.jobs.active.insert(id, job);
+        if job.is_pool && job.gang.is_formed() {
+            let members = job.gang.take_members();
+            for member in &members {
+                self.jobs.by_lease.remove(&member.lease);
+            }
+            self.adopt_members(now, id, members, step);
+        } else {
+            self.jobs.active.insert(id, job);
+        }
         self.jobs.due = self.jobs.earliest();
     }
 
@@ -505,6 +546,10 @@ impl Scheduler {
             }
             GangAction::Lost { member, reason } => {
                 job.lost += 1;
+                if job.is_pool {
+                    self.jobs.by_lease.remove(&member.lease);
+                    return self.close_account(now, member.lease, step);
+                }
                 if let Some(run) = job.runs.remove(&member.lease) {
                     self.jobs.by_fence.remove(&run.stored.fence);
                 }
@@ -538,6 +583,12 @@ impl Scheduler {
         let Some(member) = job.gang.member(lease).map(|member| member.stored().clone()) else {
             return;
         };
+        if job.is_pool {
+            let (worker, price) = (member.worker, member.price);
+            self.open_account(&member, step);
+            self.jobs.by_lease.insert(lease, id);
+            return self.jobs.log(now, None, MarketEventKind::Leased { worker, lease, price });
+        }
         let task = TaskId::new(now, &mut self.rng);
         let fence = self.next_fence();
         let (worker, price) = (member.worker, member.price);
@@ -667,7 +718,7 @@ impl Scheduler {
 
     /// The job with this id.
     pub fn job(&self, id: JobId) -> Option<JobView> {
-        if let Some(job) = self.jobs.active.get(&id) {
+        if let Some(job) = self.jobs.active.get(&id).filter(|job| !job.is_pool) {
             return Some(job.view());
         }
         self.jobs.ended.get(&id).map(|(accepted, ended)| ended_view(accepted, ended))
@@ -676,7 +727,8 @@ impl Scheduler {
     /// The jobs, the latest first, at most `most`, before the job `before`.
     pub fn jobs(&self, before: Option<JobId>, most: usize) -> Vec<JobView> {
         let is_before = |id: &&JobId| before.is_none_or(|before| **id < before);
-        let active = self.jobs.active.keys().filter(is_before);
+        let users = self.jobs.active.iter().filter(|(_, job)| !job.is_pool);
+        let active = users.map(|(id, _)| id).filter(is_before);
         let ended = self.jobs.ended.keys().filter(is_before);
         let mut ids: Vec<JobId> = active.chain(ended).copied().collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));

@@ -142,6 +142,7 @@ impl Scheduler {
             }
             Command::RegisterWorker(worker) => {
                 self.readmit(worker.id, step);
+                self.registered.insert(worker.id);
                 self.worker_found(now, worker, step);
                 Reply::WorkerRegistered
             }

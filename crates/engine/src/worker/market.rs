@@ -77,6 +77,11 @@ impl WorkerMachine {
         &self.market.terms
     }
 
+    /// How many leases it has for offers that were accepted.
+    pub fn fixed_leases(&self) -> usize {
+        self.book.holders().filter(|holder| holder.offer.is_some()).count()
+    }
+
     /// The organisation of a scheduler that has connected.
     pub(super) fn organisation_of(&self, scheduler: SchedulerId) -> Option<&hypha_model::Name> {
         self.market.schedulers.get(&scheduler).map(|known| &known.organisation)
@@ -254,8 +259,13 @@ impl WorkerMachine {
             let needs = |(at, _): &(u16, Money)| {
                 Some(Arc::clone(&open.advert.roles.get(usize::from(*at))?.requirement))
             };
+            let of_pool = || {
+                let role = open.advert.roles.get(usize::from(open.roles.first()?.0))?;
+                role.wants_all.then(|| FixedPortion::AllFree(Arc::clone(&role.requirement)))
+            };
             let portion = match self.market.terms.pricing {
                 Pricing::Whole => FixedPortion::Whole,
+                Pricing::Flexible if let Some(all) = of_pool() => all,
                 Pricing::Flexible => {
                     FixedPortion::AnyOf(open.roles.iter().filter_map(needs).collect())
                 }
