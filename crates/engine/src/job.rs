@@ -99,6 +99,8 @@ pub enum JobRecord {
         /// For each role, how many members have done their work.
         done: Vec<u32>,
     },
+    /// The gang of the job is formed, and its members begin.
+    Formed(JobId),
     /// The job has ended.
     Ended(Arc<EndedJob>),
     /// A job that ended long ago is deleted.
@@ -134,6 +136,8 @@ pub struct StoredJob {
     pub runs: BTreeMap<LeaseId, Arc<StoredRun>>,
     /// For each role, how many members have done their work.
     pub done: Vec<u32>,
+    /// Whether its gang was formed.
+    pub is_formed: bool,
     /// How it ended, if it has.
     pub ended: Option<Arc<EndedJob>>,
 }
@@ -300,10 +304,12 @@ impl RowRecord for JobRecord {
                 put(member_key(*job, *lease), None);
                 put(done_key(*job), json(done));
             }
+            JobRecord::Formed(job) => put(formed_key(*job), json(&true)),
             JobRecord::Ended(ended) => put(ended_key(ended.job), json(&**ended)),
             JobRecord::Forgotten(job) => {
                 put(accepted_key(*job), None);
                 put(done_key(*job), None);
+                put(formed_key(*job), None);
                 put(ended_key(*job), None);
             }
             JobRecord::PoolJoined(member) => put(pool_key(member.worker), json(&**member)),
@@ -333,11 +339,12 @@ pub fn jobs_of(rows: &Rows) -> BTreeMap<JobId, StoredJob> {
                 if let Some(accepted) = read::<AcceptedJob>(value) {
                     let done = vec![0; accepted.plan.gang.roles.len()];
                     let accepted = Arc::new(accepted);
-                    let (runs, ended) = (BTreeMap::new(), None);
-                    jobs.insert(job, StoredJob { accepted, runs, done, ended });
+                    let (runs, is_formed, ended) = (BTreeMap::new(), false, None);
+                    jobs.insert(job, StoredJob { accepted, runs, done, is_formed, ended });
                 }
             }
             DONE => set(&mut jobs, job, read(value), |job, done| job.done = done),
+            FORMED => set(&mut jobs, job, read(value), |job, is_formed| job.is_formed = is_formed),
             ENDED => set(&mut jobs, job, read(value), |job, end| job.ended = Some(Arc::new(end))),
             MEMBER => set(&mut jobs, job, read::<StoredRun>(value), |job, run| {
                 job.runs.insert(run.member.lease, Arc::new(run));
@@ -384,6 +391,7 @@ const ACCOUNT: &str = "account";
 const SETTLED: &str = "settled";
 const DONE: &str = "done";
 const ENDED: &str = "ended";
+const FORMED: &str = "formed";
 const MEMBER: &str = "member";
 
 fn accepted_key(job: JobId) -> String {
@@ -408,6 +416,10 @@ fn done_key(job: JobId) -> String {
 
 fn ended_key(job: JobId) -> String {
     format!("{ENDED}/{job}")
+}
+
+fn formed_key(job: JobId) -> String {
+    format!("{FORMED}/{job}")
 }
 
 fn member_key(job: JobId, lease: LeaseId) -> String {

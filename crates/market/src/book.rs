@@ -423,7 +423,11 @@ impl<K: LeaseKey> LeaseBook<K> {
             .iter()
             .filter(is_fixed)
             .filter(|(_, other)| {
-                other.is_preemptible && !other.is_noticed && other.priority < lease.priority
+                // Reservations end by themselves, soon.
+                other.is_preemptible
+                    && !other.is_offer
+                    && !other.is_noticed
+                    && other.priority < lease.priority
             })
             .collect();
         victims.sort_by_key(|(holder, lease)| (lease.priority, **holder));
@@ -466,6 +470,11 @@ impl<K: LeaseKey> LeaseBook<K> {
             lease.is_noticed = true;
             lease.until = lease.until.min(now + grace);
         }
+    }
+
+    /// Until when a lease that was taken back is left to its holder.
+    pub fn taken_back(&self, holder: Holder) -> Option<Time> {
+        self.leases.get(&holder).filter(|lease| lease.is_noticed).map(|lease| lease.until)
     }
 
     /// The holder of a lease, if `scheduler` holds it.

@@ -245,11 +245,12 @@ impl Gang {
 
     /// A gang after its scheduler's restart. Its leases are renewed at once, and not relied on before that.
     ///
-    /// `done` says for each role how many members have done their work.
+    /// `done` says for each role how many members have done their work. A gang that was formed keeps the members that it
+    /// has while it replaces others, as before the restart.
     pub fn recover(
         spec: Arc<GangSpec>,
         members: Vec<StoredMember>,
-        done: &[u32],
+        (done, was_formed): (&[u32], bool),
         now: Time,
     ) -> Gang {
         let mut gang = Gang::new(spec, now);
@@ -258,7 +259,9 @@ impl Gang {
         }
         let members = members.into_iter().map(|stored| GangMember::recover(stored, now));
         gang.members = members.map(|member| (member.lease, member)).collect();
-        gang.is_formed = gang.has_minimum();
+        let has_minimum = gang.has_minimum();
+        gang.is_formed = was_formed || has_minimum;
+        gang.has_lost = was_formed && !has_minimum;
         if gang.is_formed {
             gang.phase = Phase::Idle { advertise_at: gang.lacks_any().then_some(now) };
         }
@@ -313,6 +316,11 @@ impl Gang {
         let is_it =
             |accept: &Accept| (accept.member.worker, accept.member.offer) == (worker, offer);
         matches!(&self.phase, Phase::Accepting { accepts, .. } if accepts.values().any(is_it))
+    }
+
+    /// Whether a member has joined by this offer.
+    pub fn has_offer(&self, worker: WorkerId, offer: OfferId) -> bool {
+        self.members.values().any(|member| (member.worker, member.offer) == (worker, offer))
     }
 
     /// Whether it waits for the answer to this request.
@@ -495,6 +503,10 @@ impl Gang {
         actions: &mut Vec<GangAction>,
     ) -> bool {
         let Some(member) = self.members.remove(&lease) else { return false };
+        if reason == LossReason::Refused {
+            // The worker still holds it for this gang.
+            actions.push(member.release());
+        }
         self.lost(context, member, reason, actions);
         true
     }
@@ -719,12 +731,6 @@ impl Gang {
             // It may have been granted, and the answer lost.
             actions.push(accept.decline());
         }
-        if !self.has_minimum() && !self.is_formed {
-            for member in std::mem::take(&mut self.members).into_values() {
-                actions.push(member.release());
-            }
-            return self.failed(context, Shortfall::not_granted(&choice), actions);
-        }
         if !self.has_minimum() {
             return self.failed(context, Shortfall::not_granted(&choice), actions);
         }
@@ -744,6 +750,12 @@ impl Gang {
         shortfall: Shortfall,
         actions: &mut Vec<GangAction>,
     ) {
+        // All or none: also those that a restarted scheduler has kept.
+        if !self.is_formed {
+            for member in std::mem::take(&mut self.members).into_values() {
+                actions.push(member.release());
+            }
+        }
         self.failures = self.failures.saturating_add(1);
         let at = context.now + backoff(self.failures, context.rng);
         self.phase = Phase::Idle { advertise_at: Some(at) };

@@ -1,7 +1,7 @@
 //! Jobs: the scheduler leases a gang of workers for each, runs a part of the job on every member, and replaces members
 //! that are lost.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hypha_machine::Rows;
@@ -32,6 +32,15 @@ const MAX_MARKET_EVENTS: usize = 1_024;
 const MAX_GRANT_RECORDS: usize = 16_384;
 /// Workers that are examined for an advert that goes out directly.
 const MAX_CANDIDATES_EXAMINED: usize = 4_096;
+/// Accepted offers of which a late grant is recognised: more than are in flight within a round trip.
+const MAX_ACCEPTS_REMEMBERED: usize = 16_384;
+/// A release is repeated after this long, then after twice as long: a lost one would block the worker for the rest of the
+/// lease.
+const REPEAT_RELEASE_AFTER: Span = Span::from_millis(500);
+/// How often a release is repeated. It is not answered, but a final receipt shows that it has arrived.
+const MAX_RELEASE_REPEATS: u32 = 4;
+/// Releases that are repeated at a time.
+const MAX_RELEASES: usize = 16_384;
 /// How long the part of a member may run without a time limit of its own.
 const DEFAULT_ROLE_TIMEOUT: Span = Span::from_secs(7 * 24 * 3_600);
 
@@ -43,6 +52,10 @@ pub(super) struct Jobs {
     by_lease: BTreeMap<LeaseId, JobId>,
     by_fence: BTreeMap<Fence, (JobId, LeaseId)>,
     grants: BTreeMap<WorkerId, GrantRecord>,
+    /// The requests with which offers were accepted: a grant that comes too late is released.
+    accepts: BTreeSet<u64>,
+    /// Leases that were released, while their workers may not know it.
+    releases: BTreeMap<LeaseId, Releasing>,
     pub(super) accounts: BTreeMap<LeaseId, LeaseAccount>,
     /// The sums of accounts that are no longer kept.
     pub(super) settled: BTreeMap<WorkerId, LedgerSum>,
@@ -50,6 +63,14 @@ pub(super) struct Jobs {
     sequence: u64,
     /// When the first gang is due.
     due: Option<Time>,
+}
+
+/// A lease that was released.
+struct Releasing {
+    worker: WorkerId,
+    epoch: Epoch,
+    again_at: Time,
+    repeats: u32,
 }
 
 struct Job {
@@ -87,6 +108,7 @@ impl Scheduler {
     pub(super) fn recover_jobs(&mut self, now: Time, rows: &Rows) {
         (self.jobs.accounts, self.jobs.settled) = accounts_of(rows);
         self.recover_pool(now, pool_of(rows));
+        self.jobs.accounts.values_mut().for_each(|account| account.recovered(now));
         for (id, stored) in jobs_of(rows) {
             if let Some(ended) = stored.ended {
                 self.jobs.ended.insert(id, (stored.accepted, ended));
@@ -94,7 +116,8 @@ impl Scheduler {
             }
             let spec = Arc::clone(&stored.accepted.plan.gang);
             let members = stored.runs.values().map(|run| run.member.clone()).collect();
-            let gang = Gang::recover(spec, members, &stored.done, now);
+            let progress = (&stored.done[..], stored.is_formed);
+            let gang = Gang::recover(spec, members, progress, now);
             let mut runs = BTreeMap::new();
             for (lease, stored) in stored.runs {
                 self.jobs.by_lease.insert(lease, id);
@@ -179,7 +202,26 @@ impl Scheduler {
         for id in due {
             self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
         }
+        self.repeat_releases(now, step);
         self.jobs.due = self.jobs.earliest();
+    }
+
+    fn repeat_releases(&mut self, now: Time, step: &mut SchedulerStep) {
+        self.jobs.releases.retain(|lease, release| {
+            if release.again_at > now {
+                return true;
+            }
+            let message = ToWorker::ReleaseLease { lease: *lease, epoch: release.epoch };
+            step.send(Effect::ToWorker { worker: release.worker, message });
+            release.repeats += 1;
+            release.again_at = now + REPEAT_RELEASE_AFTER.times(1 << release.repeats);
+            release.repeats < MAX_RELEASE_REPEATS
+        });
+    }
+
+    /// The worker knows that a lease has ended.
+    pub(super) fn release_confirmed(&mut self, lease: LeaseId) {
+        self.jobs.releases.remove(&lease);
     }
 
     /// When a gang is due.
@@ -376,6 +418,10 @@ impl Scheduler {
     ) {
         let job = self.jobs.advertising(offer.advert).filter(|_| offer.worker_id() == worker);
         let Some(id) = job else {
+            // A repeated offer that a gang has accepted: declining it would release the lease of a member.
+            if self.jobs.active.values().any(|job| job.gang.has_offer(worker, offer.id)) {
+                return;
+            }
             let message = ToWorker::DeclineOffer(offer.id);
             return step.send_at_once(Effect::ToWorker { worker, message });
         };
@@ -429,7 +475,15 @@ impl Scheduler {
         let lease = grant.0;
         let expected = |job: &Job| job.gang.expects(request) || job.gang.member(lease).is_some();
         let found = self.jobs.active.iter().find(|(_, job)| expected(job)).map(|(id, _)| *id);
-        let Some(id) = found else { return false };
+        let Some(id) = found else {
+            // It comes too late, and its decline may be lost.
+            let is_late = self.jobs.accepts.contains(&request);
+            if is_late {
+                let message = ToWorker::ReleaseLease { lease, epoch: grant.1 };
+                step.send(Effect::ToWorker { worker, message });
+            }
+            return is_late;
+        };
         self.with_job(now, id, step, |gang, context, actions| {
             gang.granted(context, (worker, request), grant, actions);
         });
@@ -535,6 +589,7 @@ impl Scheduler {
         match action {
             GangAction::Joined(lease) => self.member_joined(now, (id, job), lease, step),
             GangAction::Formed(_) => {
+                step.persist(Record::Job(JobRecord::Formed(id)));
                 for run in job.runs.values() {
                     if let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored) {
                         let worker = run.stored.member.worker;
@@ -662,6 +717,10 @@ impl Scheduler {
                     continue;
                 }
                 GangAction::Accept { worker, offer, role, request, ttl } => {
+                    if self.jobs.accepts.len() >= MAX_ACCEPTS_REMEMBERED {
+                        self.jobs.accepts.pop_first();
+                    }
+                    self.jobs.accepts.insert(request);
                     (worker, ToWorker::AcceptOffer { offer, role, request, ttl })
                 }
                 GangAction::Decline { worker, offer } => (worker, ToWorker::DeclineOffer(offer)),
@@ -672,6 +731,11 @@ impl Scheduler {
                     self.jobs.by_lease.remove(&lease);
                     self.close_account(now, lease, step);
                     self.jobs.log(now, Some(id), MarketEventKind::Released { worker, lease });
+                    if self.jobs.releases.len() < MAX_RELEASES {
+                        let again_at = now + REPEAT_RELEASE_AFTER;
+                        let release = Releasing { worker, epoch, again_at, repeats: 0 };
+                        self.jobs.releases.insert(lease, release);
+                    }
                     // Only what is recorded as left may be released.
                     step.send(Effect::ToWorker {
                         worker,
@@ -744,7 +808,8 @@ impl Scheduler {
 
 impl Jobs {
     fn earliest(&self) -> Option<Time> {
-        self.active.values().filter_map(|job| job.gang.wake_at()).min()
+        let releases = self.releases.values().map(|release| release.again_at);
+        self.active.values().filter_map(|job| job.gang.wake_at()).chain(releases).min()
     }
 
     fn advertising(&self, advert: AdvertId) -> Option<JobId> {

@@ -99,6 +99,11 @@ impl WorkerMachine {
         if self.has_unreachable() {
             self.send_unreachable(from, step);
         }
+        if let Some(until) = self.book.taken_back(holder) {
+            // The notice may have been lost, and the renewal must not be taken for more.
+            let grace = until.since(now);
+            send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
+        }
         self.choose_executors(holder);
         let (usage, holding) = (self.usage, self.holding_for(holder));
         let alive = FromWorker::Alive { lease, epoch, nonce, portion, usage, holding };

@@ -77,6 +77,8 @@ impl WorkerMachine {
             };
             self.receipts.accounts.insert(receipt.lease, account);
         }
+        // At once: nothing else reminds this incarnation of them.
+        self.receipts.repeat_at = (!self.receipts.accounts.is_empty()).then_some(Time::ZERO);
         self
     }
 
