@@ -237,8 +237,10 @@ pub enum MarketEventKind {
         wanted: u32,
         /// The highest bid of its roles.
         bid: Money,
-        /// To how many workers it went directly; `None` is gossip.
-        asked: Option<u32>,
+        /// To how many workers it went directly.
+        asked: u32,
+        /// Whether it went to all others by gossip.
+        is_gossiped: bool,
     },
     /// An offer arrived.
     Offered {

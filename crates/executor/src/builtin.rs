@@ -20,6 +20,8 @@ use crate::running::{MAX_PERMILLE, RunControl, RunHandle};
 const MAX_BURN_SIZE: usize = 2_048;
 /// How often a sleep reports its progress.
 const SLEEP_REPORTS: u16 = 10;
+/// Without a pause between the numbers, counting this far takes a second.
+const MAX_COUNT: u64 = 1_000_000;
 /// How much of an invalid input is repeated: enough to recognise it.
 const MAX_SHOWN_BYTES: usize = 80;
 
@@ -41,6 +43,17 @@ struct Burn {
 
 impl Burn {
     const EXPECTED: &str = r#"{"size": N}, N the rows of the matrices"#;
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Count {
+    to: u64,
+    every_ms: u64,
+}
+
+impl Count {
+    const EXPECTED: &str = r#"{"to": N, "every_ms": M}, N a number and M milliseconds"#;
 }
 
 /// What `echo` streams.
@@ -81,6 +94,15 @@ pub(crate) fn start(attempt: Attempt) -> RunHandle {
             Ok(Burn { size }) => refused(RunError::Input(format!(
                 "`size` is {size} and may be at most {MAX_BURN_SIZE}"
             ))),
+            Err(error) => refused(error),
+        },
+        "count" => match input::<Count>(&attempt.input, Count::EXPECTED) {
+            Ok(Count { to, every_ms }) if to <= MAX_COUNT => {
+                spawn(move |control| count(to, Duration::from_millis(every_ms), control))
+            }
+            Ok(Count { to, .. }) => {
+                refused(RunError::Input(format!("`to` is {to} and may be at most {MAX_COUNT}")))
+            }
             Err(error) => refused(error),
         },
         other => refused(RunError::UnknownModel(other.to_owned())),
@@ -157,6 +179,32 @@ async fn sleep(time: Duration, payload: Payload, control: RunControl) -> RunOutc
         control.reporter.progress.send_replace(MAX_PERMILLE / SLEEP_REPORTS * report);
     }
     RunOutcome::Completed { payload }
+}
+
+/// Counts from 1, and returns the last number.
+async fn count(to: u64, every: Duration, control: RunControl) -> RunOutcome {
+    let mut due = Some(tokio::time::Instant::now());
+    for number in 1..=to {
+        // Added up from the start, so that late wake-ups do not.
+        due = due.and_then(|due| due.checked_add(every));
+        let pause = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = control.cancel.cancelled() => return RunOutcome::Cancelled,
+            () = pause => {}
+        }
+        let permille = u16::try_from(number * u64::from(MAX_PERMILLE) / to);
+        let permille = permille.unwrap_or(MAX_PERMILLE);
+        control.reporter.progress.send_if_modified(|known| {
+            std::mem::replace(known, permille) != permille
+        });
+    }
+    RunOutcome::Completed { payload: Payload::from(to.to_string().into_bytes()) }
 }
 
 async fn burn(size: usize, control: RunControl) -> RunOutcome {

@@ -85,8 +85,14 @@ impl Arbiter {
         if roles.is_empty() {
             return Err(Ignored::NoRole);
         }
-        if self.open.contains_key(&key) {
-            return Err(Ignored::Repeated);
+        if let Some(open) = self.open.get_mut(&key) {
+            if open.is_direct || fit.is_some() {
+                return Err(Ignored::Repeated);
+            }
+            // It came by gossip first, and its scheduler expects an answer.
+            open.is_direct = true;
+            open.answer_at = open.answer_at.min(now + COMPARISON_WINDOW);
+            return Ok(());
         }
         let of_scheduler = self.open.keys().filter(|(scheduler, _)| *scheduler == key.0).count();
         if of_scheduler >= MAX_ADVERTS_PER_SCHEDULER {
@@ -327,6 +333,20 @@ mod tests {
         assert_eq!(rig.arbiter.len(), MAX_OPEN_ADVERTS);
         let last = rig.receive(at(0), 5_000, advert(9_999), 5);
         assert_eq!(last, Err(Ignored::TooMany));
+    }
+
+    #[test]
+    fn an_advert_that_came_by_gossip_and_then_directly_is_answered_like_a_direct_one() {
+        let mut rig = Rig::new();
+        let (priority, roles) = (Priority::default(), vec![(0, Money::ZERO)]);
+        let received = (advertiser(1), Arc::new(advert(1)));
+        let gossiped = (Some(0.0), 10);
+        rig.arbiter.advertised(at(0), received, (priority, roles), gossiped, &mut rig.rng).unwrap();
+        assert!(rig.arbiter.wake_at() > Some(at(60)));
+        assert_eq!(rig.receive(at(10), 1, advert(1), 0), Ok(()));
+        assert_eq!(rig.receive(at(10), 1, advert(1), 0), Err(Ignored::Repeated));
+        let due = rig.arbiter.due(at(60));
+        assert_eq!(due.iter().map(|open| open.is_direct).collect::<Vec<_>>(), [true]);
     }
 
     #[test]

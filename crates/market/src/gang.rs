@@ -91,19 +91,19 @@ pub enum Maximise {
 /// What a gang wants done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GangAction {
-    /// Send the advert to these workers; `None` is gossip.
+    /// Send the advert.
     Advertise {
         /// The advert.
         advert: Arc<Advert>,
-        /// The receivers.
-        to: Option<Vec<WorkerId>>,
+        /// To whom.
+        to: Receivers,
     },
-    /// End the advert for these workers; `None` is gossip.
+    /// End the advert for those that it was sent to.
     CloseAdvert {
         /// The advert.
         advert: AdvertId,
-        /// The receivers.
-        to: Option<Vec<WorkerId>>,
+        /// To whom.
+        to: Receivers,
     },
     /// Accept an offer for one role of its advert.
     Accept {
@@ -167,6 +167,15 @@ pub enum GangAction {
     },
 }
 
+/// Who gets an advert.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receivers {
+    /// These workers, directly.
+    pub workers: Vec<WorkerId>,
+    /// Whether all others get it by gossip.
+    pub is_gossiped: bool,
+}
+
 /// What a gang needs of its scheduler.
 pub struct GangContext<'a> {
     /// The time.
@@ -214,7 +223,7 @@ struct Advertised {
     id: AdvertId,
     /// For each of its roles, the role of the gang.
     roles: Vec<usize>,
-    to: Option<Vec<WorkerId>>,
+    to: Receivers,
 }
 
 /// An offer that was accepted, and not granted yet.
@@ -619,35 +628,28 @@ impl Gang {
             lease_ttl: self.spec.lease_ttl,
             roles: wanted,
         });
-        let to = self.direct_receivers(&advert, context);
+        let to = self.receivers(&advert, context);
         let max = roles.iter().filter_map(|at| Some(self.spec.roles.get(*at)?.max)).collect();
-        let asked = to.clone().map(BTreeSet::from_iter);
+        // Of those that hear of it by gossip, nobody knows who will answer.
+        let asked = (!to.is_gossiped).then(|| to.workers.iter().copied().collect());
         let auction = Auction::new(Arc::clone(&advert), max, self.valuation(), asked, now);
         actions.push(GangAction::Advertise { advert: Arc::clone(&advert), to: to.clone() });
         self.phase = Phase::Collecting { auction, advert: Advertised { id: advert.id, roles, to } };
     }
 
-    /// The workers that are asked directly, if the scheduler knows enough of them; otherwise all are, by gossip.
-    fn direct_receivers(
-        &self,
-        advert: &Advert,
-        context: &GangContext<'_>,
-    ) -> Option<Vec<WorkerId>> {
+    /// The workers that the scheduler knows are asked directly; if they may be too few, all others are too, by gossip.
+    fn receivers(&self, advert: &Advert, context: &GangContext<'_>) -> Receivers {
         // The same advert went to them before, and too few had room: others may have.
-        if self.failures % 2 == 1 {
-            return None;
-        }
-        let mut receivers = BTreeSet::new();
+        let mut is_gossiped = self.failures % 2 == 1;
+        let mut workers = BTreeSet::new();
         for role in &advert.roles {
             let wanted = (role.count as usize).saturating_mul(CANDIDATES_PER_PLACE);
             let found =
                 (context.candidates)(&role.requirement, wanted.max(advert.offers_wanted as usize));
-            if found.len() < wanted {
-                return None;
-            }
-            receivers.extend(found);
+            is_gossiped |= found.len() < wanted;
+            workers.extend(found);
         }
-        Some(receivers.into_iter().collect())
+        Receivers { workers: workers.into_iter().collect(), is_gossiped }
     }
 
     fn valuation(&self) -> Valuation {

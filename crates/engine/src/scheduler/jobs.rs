@@ -679,29 +679,26 @@ impl Scheduler {
                         advert: advert.id,
                         wanted: advert.members(),
                         bid: bid.unwrap_or(Money::ZERO),
-                        asked: to.as_ref().map(|to| to.len() as u32),
+                        asked: to.workers.len() as u32,
+                        is_gossiped: to.is_gossiped,
                     };
                     self.jobs.log(now, Some(id), kind);
-                    match to {
-                        Some(workers) => {
-                            for worker in workers {
-                                let message = ToWorker::Advertise(Arc::clone(&advert));
-                                step.send_at_once(Effect::ToWorker { worker, message });
-                            }
-                        }
-                        None => step.send_at_once(Effect::GossipAdvert(advert)),
+                    for worker in to.workers {
+                        let message = ToWorker::Advertise(Arc::clone(&advert));
+                        step.send_at_once(Effect::ToWorker { worker, message });
+                    }
+                    if to.is_gossiped {
+                        step.send_at_once(Effect::GossipAdvert(advert));
                     }
                     continue;
                 }
                 GangAction::CloseAdvert { advert, to } => {
-                    match to {
-                        Some(workers) => {
-                            for worker in workers {
-                                let message = ToWorker::CloseAdvert(advert);
-                                step.send_at_once(Effect::ToWorker { worker, message });
-                            }
-                        }
-                        None => step.send_at_once(Effect::GossipAdvertClosed(advert)),
+                    for worker in to.workers {
+                        let message = ToWorker::CloseAdvert(advert);
+                        step.send_at_once(Effect::ToWorker { worker, message });
+                    }
+                    if to.is_gossiped {
+                        step.send_at_once(Effect::GossipAdvertClosed(advert));
                     }
                     continue;
                 }

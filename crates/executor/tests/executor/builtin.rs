@@ -59,6 +59,21 @@ async fn sleep_reports_progress_and_ends() {
 }
 
 #[tokio::test]
+async fn count_reports_progress_and_returns_the_number() {
+    let mut running = Executor::Builtin.start(attempt("count", r#"{"to": 4, "every_ms": 20}"#));
+    let mut seen = Vec::new();
+    while let Some(event) = within(running.next()).await {
+        let RunEvent::Progress(permille) = event else { panic!("{event:?}") };
+        seen.push(permille);
+    }
+    assert!(seen.is_sorted() && seen.len() > 1, "{seen:?}");
+    assert_eq!(seen.last(), Some(&1_000));
+    assert_eq!(text(&within(running.outcome()).await), "4");
+    assert_eq!(text(&run("count", r#"{"to": 0, "every_ms": 9}"#).await), "0");
+    assert_eq!(text(&run("count", r#"{"to": 1000, "every_ms": 0}"#).await), "1000");
+}
+
+#[tokio::test]
 async fn builtin_models_can_be_cancelled() {
     let check = async |model, input| {
         let running = Executor::Builtin.start(attempt(model, input));
@@ -69,6 +84,8 @@ async fn builtin_models_can_be_cancelled() {
     check("sleep", r#"{"ms": 3600000}"#).await;
     check("sleep", r#"{"ms": 18446744073709551615}"#).await;
     check("burn", r#"{"size": 2048}"#).await;
+    check("count", r#"{"to": 1000000, "every_ms": 0}"#).await;
+    check("count", r#"{"to": 2, "every_ms": 18446744073709551615}"#).await;
 }
 
 #[tokio::test]
@@ -90,6 +107,8 @@ async fn invalid_input_is_refused_permanently() {
         ("sleep", &long, "xxx…"),
         ("burn", r#"{"size": 100000}"#, "may be at most 2048"),
         ("burn", r#"{"ms": 1}"#, r#"expected {"size": N}, N the rows of the matrices"#),
+        ("count", r#"{"to": 1}"#, r#"expected {"to": N, "every_ms": M}"#),
+        ("count", r#"{"to": 1000001, "every_ms": 1}"#, "may be at most 1000000"),
         ("llama", "{}", "llama"),
     ] {
         let error = failure(run(model, input).await).error;

@@ -1,5 +1,7 @@
 //! Gangs form with all members or none, are renewed, replaced, grown and recovered.
 
+mod receivers;
+
 use std::cell::Cell;
 
 use hypha_model::{Capacity, Executor, ExecutorClass, Worker};
@@ -28,6 +30,7 @@ fn role(name: &str, count: u32, minimum: u32) -> GangRole {
         requirement: Arc::new(Requirement { cpu_milli: 1_000, ..Requirement::default() }),
         count,
         minimum,
+        wants_all: false,
         bid: Money::from_micros(100),
         max: Money::from_micros(200),
     }
