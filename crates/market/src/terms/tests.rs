@@ -132,6 +132,7 @@ fn refusal_names_the_term_that_is_not_met() {
         requirement: Arc::new(Requirement { class, ..Requirement::default() }),
         count: 1,
         minimum: 1,
+        wants_all: false,
         bid: Money::ZERO,
     };
     let ceiling = Priority::from_milli(5_000);
