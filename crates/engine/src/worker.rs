@@ -2,8 +2,8 @@
 //! recorded.
 //!
 //! The rest of the machine is in the files below: `lease.rs` (which scheduler holds which portion), `run_queue.rs` (the
-//! order in which runs begin), `leave.rs` (a graceful stop), `owner.rs` (an owner who lets nothing new begin),
-//! `image.rs` (the durable state).
+//! order in which runs begin), `leave.rs` (a graceful stop), `owner.rs` (the owner's terms, and an owner who lets nothing
+//! new begin), `image.rs` (the durable state).
 
 mod image;
 mod lease;
@@ -16,10 +16,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hypha_machine::{Machine, Step};
-use hypha_market::{Holder, LeaseBook, LeaseKey, OwnerState, Portion};
+use hypha_market::{Advertiser, Holder, LeaseBook, LeaseKey, OwnerState, Portion, Terms};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Rng, SchedulerId, Span, Time, Usage,
-    Worker,
+    AttemptId, Epoch, Fence, LeaseId, Name, Refusal, RefusalKind, Rng, SchedulerId, Span, Time,
+    Usage, Worker,
 };
 use hypha_placement::MAX_PREFETCH_PER_SLOT;
 
@@ -104,6 +104,8 @@ pub enum RunCommand {
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum WorkerEvent {
+    /// A scheduler has connected. Its organisation is the one that its certificate names.
+    SchedulerConnected(Advertiser),
     /// A scheduler sent a message.
     SchedulerMessageReceived {
         /// The sender.
@@ -175,6 +177,9 @@ pub struct WorkerMachine {
     /// How much of the machine was in use when that was last measured.
     usage: Option<Usage>,
     owner: OwnerState,
+    terms: Terms,
+    /// The organisations of schedulers that have connected.
+    organisations: BTreeMap<SchedulerId, Name>,
     mutant: Option<Mutant>,
 }
 
@@ -219,6 +224,7 @@ impl Machine for WorkerMachine {
     fn step(&mut self, now: Time, event: WorkerEvent, step: &mut WorkerStep) {
         self.expire_leases(now, step);
         match event {
+            WorkerEvent::SchedulerConnected(scheduler) => self.scheduler_connected(scheduler),
             WorkerEvent::SchedulerMessageReceived { scheduler, message } => {
                 self.handle_message(now, scheduler, message, step);
             }
@@ -275,6 +281,8 @@ impl WorkerMachine {
             unreachable: BTreeSet::new(),
             usage: None,
             owner: OwnerState::default(),
+            terms: Terms::default(),
+            organisations: BTreeMap::new(),
             worker,
             mutant: None,
         }

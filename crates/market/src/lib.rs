@@ -35,6 +35,6 @@ pub use divide::{Claim, divide, portion_for};
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use portion::{DevicePart, Portion};
 pub use terms::{
-    Hours, HoursError, LocalTime, OwnerReason, OwnerState, OwnerUse, Pricing, Terms, TermsRefusal,
-    Weekday, YieldTerms,
+    Hours, HoursError, LocalTime, OtherUse, OwnerReason, OwnerState, OwnerUse, Pricing, Terms,
+    TermsRefusal, Weekday, YieldTerms,
 };

@@ -1,13 +1,36 @@
 //! The owner of the machine: while the worker is paused, outside its hours or in use by its owner, nothing new begins.
-//! What runs goes on, and leases are kept.
+//! What runs goes on, and leases are kept. Schedulers that the owner's terms do not serve get no lease.
 
-use hypha_market::OwnerState;
+use hypha_market::{Advertiser, OwnerState, Terms};
 use hypha_model::{Refusal, RefusalKind, SchedulerId};
 
 use super::{RunPhase, WorkerMachine, WorkerStep, send_message_at_once};
 use crate::message::FromWorker;
 
+/// Schedulers whose organisations are known: far more than share a worker. Each is an entry of some hundred bytes.
+const MAX_KNOWN_SCHEDULERS: usize = 1_024;
+
 impl WorkerMachine {
+    /// An incarnation that is offered on these terms.
+    pub fn with_terms(mut self, terms: Terms) -> WorkerMachine {
+        self.terms = terms;
+        self
+    }
+
+    /// The terms on which it is offered.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// An incarnation that starts with these schedulers connected.
+    pub fn with_schedulers(
+        mut self,
+        connected: impl IntoIterator<Item = Advertiser>,
+    ) -> WorkerMachine {
+        connected.into_iter().for_each(|scheduler| self.scheduler_connected(scheduler));
+        self
+    }
+
     /// An incarnation that starts in this state of its owner.
     pub fn with_owner(mut self, state: OwnerState) -> WorkerMachine {
         self.owner = state;
@@ -33,13 +56,39 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether a scheduler gets no lease because of the owner; it learns the reason. The holder of a lease keeps it.
-    pub(super) fn is_refused_by_owner(&self, from: SchedulerId, step: &mut WorkerStep) -> bool {
-        let is_refused = !self.takes_new_work() && self.lease_of(from).is_none();
-        if is_refused {
-            self.send_unreachable(from, step);
+    /// If too many are known, the new one replaces one without a lease, whose organisation is learned again when it
+    /// reconnects.
+    pub(super) fn scheduler_connected(
+        &mut self,
+        Advertiser { scheduler, organisation }: Advertiser,
+    ) {
+        let is_known = self.organisations.contains_key(&scheduler);
+        if !is_known && self.organisations.len() >= MAX_KNOWN_SCHEDULERS {
+            let holders = self.lease_holders();
+            let unused = self.organisations.keys().find(|known| !holders.contains(known)).copied();
+            let Some(unused) = unused else { return };
+            self.organisations.remove(&unused);
         }
-        is_refused
+        self.organisations.insert(scheduler, organisation);
+    }
+
+    /// Why a scheduler gets no shared lease because of the owner; it learns the reason. The holder of a lease keeps it.
+    pub(super) fn owner_refusal(
+        &self,
+        from: SchedulerId,
+        step: &mut WorkerStep,
+    ) -> Option<RefusalKind> {
+        if self.lease_of(from).is_some() {
+            return None;
+        }
+        let by_terms = self.terms.shared_lease_refusal(self.organisations.get(&from));
+        by_terms.or_else(|| {
+            if self.takes_new_work() {
+                return None;
+            }
+            self.send_unreachable(from, step);
+            Some(RefusalKind::Unavailable)
+        })
     }
 
     /// Whether some executors, or all because of the owner, should get no tasks.
