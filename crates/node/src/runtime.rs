@@ -34,7 +34,7 @@ pub enum NodeConfig {
     /// Accepts tasks and places them on workers.
     Scheduler(Box<SchedulerConfig>),
     /// Offers capacity.
-    Worker(WorkerConfig),
+    Worker(Box<WorkerConfig>),
     /// Offers data sets.
     Data(DataConfig),
 }
