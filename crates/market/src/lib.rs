@@ -47,6 +47,6 @@ pub use receipt::{
     Signer, SimulatedNotary, add_to_ledger,
 };
 pub use terms::{
-    Hours, HoursError, LocalTime, OwnerReason, OwnerState, OwnerUse, Pricing, Terms, TermsRefusal,
-    Weekday, YieldTerms,
+    Hours, HoursError, LocalTime, OtherUse, OwnerReason, OwnerState, OwnerUse, Pricing, Terms,
+    TermsRefusal, Weekday, YieldTerms,
 };

@@ -101,6 +101,10 @@ pub enum RefusalKind {
     TooSlow,
     /// The free amounts are reserved for a task that has waited longer.
     Reserved,
+    /// Its owner's terms do not serve the scheduler's organisation.
+    NotServed,
+    /// Its owner's terms ask for a price, and nothing is bid.
+    Price,
 }
 
 impl Default for Requirement {
@@ -218,7 +222,7 @@ impl Refusal {
 
 impl RefusalKind {
     /// All kinds, in order; counts by reason are arrays over these.
-    pub const ALL: [RefusalKind; 14] = [
+    pub const ALL: [RefusalKind; 16] = [
         RefusalKind::Unavailable,
         RefusalKind::Executor,
         RefusalKind::Model,
@@ -233,6 +237,8 @@ impl RefusalKind {
         RefusalKind::TriedBefore,
         RefusalKind::TooSlow,
         RefusalKind::Reserved,
+        RefusalKind::NotServed,
+        RefusalKind::Price,
     ];
 }
 
@@ -253,6 +259,8 @@ impl fmt::Display for RefusalKind {
             RefusalKind::TriedBefore => "an earlier attempt failed there",
             RefusalKind::TooSlow => "cannot finish in time",
             RefusalKind::Reserved => "reserved for a task that has waited longer",
+            RefusalKind::NotServed => "serves other organisations only",
+            RefusalKind::Price => "asks for a price",
         })
     }
 }

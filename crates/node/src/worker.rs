@@ -59,7 +59,7 @@ pub(crate) async fn start(
         executors: config.executors.iter().map(|executor| executor.executor()).collect(),
         hardware: config.hardware.clone(),
         region: config.region.clone(),
-        price: config.price,
+        price: config.offer.terms.price,
     };
     if worker.executors.is_empty() {
         tracing::warn!(
@@ -73,9 +73,10 @@ pub(crate) async fn start(
     let files = EpochFiles(config.data_dir.clone());
     files.probe().map_err(unusable)?;
     let shared = Arc::new(worker.clone());
-    let watch = OwnerWatch::new(&config.data_dir).map_err(unusable)?;
-    let owner = watch.state();
-    let (machine, step) = host::start(&shared, &files, owner).map_err(unusable)?;
+    let (clock, stop) = (Clock::new(), CancellationToken::new());
+    let watch = OwnerWatch::new(&config.data_dir, &config.offer, clock)?;
+    let (owner, terms) = (watch.state(), config.offer.terms.clone());
+    let (machine, step) = host::start(&shared, &files, owner, terms.clone()).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
     let (events, inputs) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
@@ -90,7 +91,6 @@ pub(crate) async fn start(
         "offering"
     );
     let (local, local_messages) = mpsc::channel(MAX_LOCAL_MESSAGES);
-    let (clock, stop) = (Clock::new(), CancellationToken::new());
     if let Some(config) = &config.task_instance {
         let worker = Arc::new(worker.clone());
         serve_instance(config, worker, clock, events.clone(), local_messages, stop.clone()).await?;
@@ -99,6 +99,7 @@ pub(crate) async fn start(
         worker: shared,
         files,
         owner,
+        terms,
         runners: runners.clone(),
         events: events.clone(),
         local,

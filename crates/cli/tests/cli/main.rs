@@ -29,6 +29,7 @@ mod startup;
 mod streams;
 mod swarm;
 mod tasks;
+mod terms;
 mod traces;
 mod unreachable;
 mod up;

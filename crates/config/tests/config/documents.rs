@@ -281,7 +281,10 @@ fn each_key_with_a_default_does_something() {
             NodeRole::Worker,
             "process",
             &[
-                ("price", "7"),
+                ("offer.floor", "7"),
+                ("offer.strategy", "'whole'"),
+                ("offer.yield.for", "7"),
+                ("offer.yield.except", "['ollama']"),
                 ("record_ttl", "7"),
                 ("data_dir", "'d'"),
                 ("max_result_size", "'7KiB'"),
@@ -300,7 +303,10 @@ fn each_key_with_a_default_does_something() {
             NodeRole::Worker,
             "http",
             &[
-                ("price", "7"),
+                ("offer.floor", "7"),
+                ("offer.strategy", "'whole'"),
+                ("offer.yield.for", "7"),
+                ("offer.yield.except", "['ollama']"),
                 ("record_ttl", "7"),
                 ("data_dir", "'d'"),
                 ("max_result_size", "'7KiB'"),

@@ -25,9 +25,13 @@ impl WorkerMachine {
     ) {
         let request = wanted.request;
         wanted.ttl = wanted.ttl.min(MAX_TTL);
-        let answer = match self.is_leaving || self.is_refused_by_owner(from, step) {
-            true => LeaseDecision::Refused(RefusalKind::Unavailable),
-            false => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
+        let refused = match self.is_leaving {
+            true => Some(RefusalKind::Unavailable),
+            false => self.owner_refusal(from, step),
+        };
+        let answer = match refused {
+            Some(kind) => LeaseDecision::Refused(kind),
+            None => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
         };
         match answer {
             LeaseDecision::Granted(granted) => {

@@ -1,7 +1,7 @@
 //! Adverts and offers: the worker's arbiter. It compares adverts, reserves capacity in the one lease book, and offers what
 //! is reserved. A reservation that is accepted is a lease like any other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_market::{
@@ -66,13 +66,13 @@ struct KnownScheduler {
 }
 
 impl WorkerMachine {
-    /// An incarnation with these terms of its owner.
+    /// An incarnation that is offered on these terms.
     pub fn with_terms(mut self, terms: Terms) -> WorkerMachine {
         self.market.terms = terms;
         self
     }
 
-    /// The terms of the owner.
+    /// The terms on which it is offered.
     pub fn terms(&self) -> &Terms {
         &self.market.terms
     }
@@ -93,14 +93,17 @@ impl WorkerMachine {
             known.organisation = from.organisation;
             return;
         }
-        if schedulers.len() >= MAX_SCHEDULERS
-            && let Some(first) = schedulers.keys().next().copied()
-        {
-            schedulers.remove(&first);
+        let is_full = schedulers.len() >= MAX_SCHEDULERS;
+        if is_full {
+            // The new one replaces one without a lease, whose organisation is learned again when it reconnects.
+            let holders: BTreeSet<SchedulerId> =
+                self.book.holders().map(|holder| holder.scheduler).collect();
+            let unused = schedulers.keys().find(|known| !holders.contains(known)).copied();
+            let Some(unused) = unused else { return };
+            schedulers.remove(&unused);
         }
-        let known =
-            KnownScheduler { organisation: from.organisation, record: SchedulerRecord::default() };
-        schedulers.insert(from.scheduler, known);
+        let (organisation, record) = (from.organisation, SchedulerRecord::default());
+        schedulers.insert(from.scheduler, KnownScheduler { organisation, record });
     }
 
     pub(super) fn reachability_changed(&mut self, is_relayed: bool) {

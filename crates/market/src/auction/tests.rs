@@ -18,7 +18,7 @@ fn id<T>(make: impl Fn(Time, &mut Rng) -> T, seed: u64) -> T {
 }
 
 fn advert(roles: &[RoleCase], offers_wanted: u32) -> Arc<Advert> {
-    let role = |(at, (count, minimum, wants_all: false, bid)): (usize, &RoleCase)| WantedRole {
+    let role = |(at, (count, minimum, bid)): (usize, &RoleCase)| WantedRole {
         name: format!("role{at}").parse().unwrap(),
         requirement: Arc::new(Requirement { cpu_milli: 1_000, ..Requirement::default() }),
         count: *count,

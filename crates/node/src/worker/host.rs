@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{
-    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker, WorkerEffect,
-    WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
+    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker,
+    WorkerEffect, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
+use hypha_market::Terms;
 use hypha_model::{AttemptId, Payload, SchedulerId, Usage, Worker};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,7 @@ pub(super) struct WorkerHost {
     pub(super) files: EpochFiles,
     /// What the owner wants, for the next incarnation.
     pub(super) owner: OwnerState,
+    pub(super) terms: Terms,
     pub(super) runners: Arc<Runners>,
     pub(super) events: mpsc::Sender<WorkerInput>,
     /// Messages for the worker's own task instance.
@@ -178,7 +180,9 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 
     fn start(&mut self) -> io::Result<(WorkerMachine, WorkerStep)> {
-        start(&self.worker, &self.files, self.owner)
+        let (machine, step) = start(&self.worker, &self.files, self.owner, self.terms.clone())?;
+        let connected = self.outboxes.iter().filter_map(|(id, outbox)| advertiser(*id, outbox));
+        Ok((machine.with_schedulers(connected), step))
     }
 
     fn abandon(&mut self) {
@@ -195,12 +199,13 @@ pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,
     owner: OwnerState,
+    terms: Terms,
 ) -> io::Result<(WorkerMachine, WorkerStep)> {
     let (last, left) = (epoch::read(&files.0)?, epoch::read_left(&files.0));
     let mut step = WorkerStep::default();
     let seed = rand::random();
     let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
-    Ok((machine.with_owner(owner), step))
+    Ok((machine.with_owner(owner).with_terms(terms), step))
 }
 
 fn advertiser(scheduler: SchedulerId, outbox: &Outbox) -> Option<Advertiser> {

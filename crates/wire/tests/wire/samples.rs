@@ -259,9 +259,9 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
         FromWorker::Finished { attempt, fence, run, outcome: failed },
         FromWorker::Finished { attempt, fence, run, outcome: Outcome::TimedOut },
     ];
-    // Later releases have more reasons; see `of_delegation`.
+    // Later releases have more reasons; see `of_delegation` and `of_owners`.
     let reserved = hypha_model::RefusalKind::Reserved;
-    for kind in hypha_model::RefusalKind::ALL.into_iter().filter(|kind| *kind != reserved) {
+    for kind in hypha_model::RefusalKind::ALL.into_iter().filter(|kind| *kind < reserved) {
         let refusal = hypha_model::Refusal { kind, needed: 2, present: 1 };
         all.push(FromWorker::LeaseRefused { request: 1, refusal });
         all.push(FromWorker::Refused { attempt, fence, refusal });
@@ -284,14 +284,19 @@ pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     ]
 }
 
-/// What later releases add: an owner who lets nothing new begin.
+/// What later releases add: an owner who lets nothing new begin, and one who refuses a lease by the terms.
 pub(crate) fn of_owners() -> Vec<FromWorker> {
     let reasons = [OwnerReason::Paused, OwnerReason::OffHours, OwnerReason::InUse];
     let message = |reason| FromWorker::Unreachable {
         executors: vec!["vllm".parse().unwrap()],
         owner: Some(reason),
     };
-    reasons.map(message).to_vec()
+    let refused = |kind| {
+        let refusal = hypha_model::Refusal::without_amount(kind);
+        FromWorker::LeaseRefused { request: 1, refusal }
+    };
+    let kinds = [hypha_model::RefusalKind::NotServed, hypha_model::RefusalKind::Price];
+    reasons.map(message).into_iter().chain(kinds.map(refused)).collect()
 }
 
 /// What later releases add: attempts that a back end has, and reserved room.
