@@ -239,11 +239,12 @@ mod tests {
         let running = tokio::spawn(watch.run(events, stop.clone()));
         for is_paused in [true, false] {
             set_paused(directory.path(), is_paused).unwrap();
-            let Some(WorkerInput::OwnerChanged(state)) = inputs.recv().await else { panic!() };
+            let changed = tokio::time::timeout(Duration::from_secs(60), inputs.recv()).await;
+            let Some(WorkerInput::OwnerChanged(state)) = changed.unwrap() else { panic!() };
             assert_eq!(state, OwnerState { is_paused, ..OwnerState::default() });
         }
         stop.cancel();
         running.await.unwrap();
-        assert!(inputs.recv().await.is_none());
+        assert!(inputs.recv().await.is_none(), "nothing else has changed");
     }
 }
