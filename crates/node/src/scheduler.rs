@@ -307,9 +307,11 @@ async fn expire_results(store: AnyStore, objects: Objects, clock: Clock, ttl: Du
             }
             Err(error) => tracing::warn!("cannot delete old tasks: {error}"),
         }
-        let objects = objects.clone();
-        let forgotten = tokio::task::spawn_blocking(move || objects.forget_older_than(ttl)).await;
-        if let Ok(Err(error)) = forgotten {
+        let is_stored = |task| {
+            let store = store.clone();
+            async move { store.task(task).await.map(|found| found.is_some()) }
+        };
+        if let Err(error) = objects.forget_expired((before, ttl), is_stored).await {
             tracing::warn!("cannot delete old large results: {error}");
         }
     }
