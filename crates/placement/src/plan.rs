@@ -71,7 +71,8 @@ impl Placement {
         }
         // The last plan left tasks to look at.
         let binds_more = self.recipe.bind == Bind::AtSubmit && self.first_head().is_some();
-        if self.ended_at.is_some() || !self.gained_capacity.is_empty() || binds_more {
+        let is_behind = self.ended_at.is_some() || self.deadlines.is_behind();
+        if is_behind || !self.gained_capacity.is_empty() || binds_more {
             return Some(self.planned_at);
         }
         if self.recipe.bind != Bind::Late {
@@ -126,6 +127,7 @@ impl Placement {
     /// so that a slow worker is used as soon as, and only when, it is the best that is left.
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
+        self.update_urgency(predictor, now);
         let opened = self.pool.take_opened();
         if self.pool.room_at_s() <= now.as_secs_f64() || !self.reservations.is_empty() {
             self.place_in_order(&opened, predictor, now, actions);
@@ -211,6 +213,7 @@ impl Placement {
             match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
                 PlacementOutcome::Dispatched => {
                     self.tenants.count_start(cursor.is_by_priority());
+                    self.count_urgent(cursor.last_lane());
                     cursor.removed(shape, position, &self.waiting);
                 }
                 PlacementOutcome::HeldBack => {
@@ -245,8 +248,7 @@ impl Placement {
 
     /// The next task of the tenant whose turn it is.
     fn next_in_turn(&self, cursor: &mut TurnCursor) -> Option<QueueEntry> {
-        let turn = |tenant, position, task| self.turn(tenant, position, task);
-        cursor.next(&self.waiting, self.tenants.ignores_priority(), turn)
+        cursor.next(&self.waiting, self)
     }
 
     /// Whether a worker refused a task because of another's reservation.

@@ -696,6 +696,9 @@ impl Placement {
         if let Some(wrong) = self.wrong_tenant() {
             return Err(wrong);
         }
+        if let Some(wrong) = self.wrong_deadline() {
+            return Err(wrong);
+        }
         if let Some(task) = self.wrongly_parked() {
             return Err(format!("{task:?} is parked although a worker could run it"));
         }

@@ -27,6 +27,25 @@ impl QueuePosition {
         QueuePosition { rank: i64::MIN, submitted_us: 0, serial: 0 };
 }
 
+/// Which of a tenant's queues a task waits in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lane {
+    /// Its client waits for the response.
+    pub(crate) interactive: bool,
+    /// Its deadline is near: see `deadlines.rs`.
+    pub(crate) urgent: bool,
+}
+
+impl Lane {
+    fn index(self) -> usize {
+        usize::from(self.interactive) + 2 * usize::from(self.urgent)
+    }
+
+    fn with_other_urgency(self) -> Lane {
+        Lane { urgent: !self.urgent, ..self }
+    }
+}
+
 /// Index of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeId(u32);
@@ -43,8 +62,8 @@ pub(crate) struct ShapeKey {
     pub(crate) executor: Option<Name>,
     pub(crate) model: Option<Name>,
     pub(crate) amounts: [u64; 7],
-    /// Does not affect which workers fit, but interactive tasks have a queue of their own.
-    pub(crate) interactive: bool,
+    /// Does not affect which workers fit, but each lane is a queue of its own.
+    pub(crate) lane: Lane,
     /// Nor does this, but each tenant has queues of its own.
     pub(crate) tenant: TenantId,
 }
@@ -66,9 +85,9 @@ struct Shape {
 pub(crate) struct WaitingQueue {
     shapes: PagedSlab<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
-    /// For each tenant the first task of every shape that is not parked: the batch shapes and the interactive ones.
-    heads: Vec<[BTreeSet<(QueuePosition, ShapeId)>; 2]>,
-    /// The tenants that have some.
+    /// For each tenant and lane the first task of every shape that is not parked.
+    heads: Vec<[BTreeSet<(QueuePosition, ShapeId)>; 4]>,
+    /// The tenants that have some, batch and interactive.
     tenants: [Vec<TenantId>; 2],
     parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
@@ -90,11 +109,11 @@ impl WaitingQueue {
         &mut self,
         tenant: TenantId,
         requirement: &Requirement,
-        interactive: bool,
+        lane: Lane,
         position: QueuePosition,
         task: TaskRef,
     ) -> ShapeId {
-        let id = self.shape_of(tenant, requirement, interactive);
+        let id = self.shape_of(tenant, requirement, lane);
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return id };
         let before = shape.head();
         if shape.tasks.insert(position, task).is_none() {
@@ -128,10 +147,10 @@ impl WaitingQueue {
         if shape.parked || before == after {
             return;
         }
-        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+        let (tenant, lane) = (shape.key.tenant, shape.key.lane);
         self.replace_head(
             tenant,
-            interactive,
+            lane,
             before.map(|head| (head, id)),
             after.map(|head| (head, id)),
         );
@@ -141,15 +160,15 @@ impl WaitingQueue {
     fn replace_head(
         &mut self,
         tenant: TenantId,
-        interactive: bool,
+        lane: Lane,
         before: Option<(QueuePosition, ShapeId)>,
         after: Option<(QueuePosition, ShapeId)>,
     ) {
-        let (at, lane) = (tenant.0 as usize, usize::from(interactive));
+        let at = tenant.0 as usize;
         if self.heads.len() <= at {
             self.heads.resize_with(at + 1, Default::default);
         }
-        let heads = &mut self.heads[at][lane];
+        let heads = &mut self.heads[at][lane.index()];
         let had_some = !heads.is_empty();
         if let Some(before) = before {
             heads.remove(&before);
@@ -157,11 +176,20 @@ impl WaitingQueue {
         if let Some(after) = after {
             heads.insert(after);
         }
-        match (had_some, !heads.is_empty()) {
-            (false, true) => self.tenants[lane].push(tenant),
-            (true, false) => self.tenants[lane].retain(|other| *other != tenant),
-            _ => {}
+        let has_some = !heads.is_empty();
+        if had_some != has_some && !self.has_heads(tenant, lane.with_other_urgency()) {
+            let tenants = &mut self.tenants[usize::from(lane.interactive)];
+            match has_some {
+                true => tenants.push(tenant),
+                false => tenants.retain(|other| *other != tenant),
+            }
         }
+    }
+
+    /// Whether a tenant has tasks in a lane that plans see.
+    pub(crate) fn has_heads(&self, tenant: TenantId, lane: Lane) -> bool {
+        let heads = self.heads.get(tenant.0 as usize);
+        heads.is_some_and(|heads| !heads[lane.index()].is_empty())
     }
 
     /// The tenants that have tasks in the queue, in no useful order.
@@ -175,8 +203,8 @@ impl WaitingQueue {
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
         (shape.parked, shape.schedulable_at) = (true, None);
         self.parked.insert(shape.key.clone(), id);
-        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
-        self.replace_head(tenant, interactive, Some((head, id)), None);
+        let (tenant, lane) = (shape.key.tenant, shape.key.lane);
+        self.replace_head(tenant, lane, Some((head, id)), None);
     }
 
     /// Lets plans see a shape again.
@@ -184,9 +212,9 @@ impl WaitingQueue {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut shape.parked, false) {
             self.parked.remove(&shape.key);
-            let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+            let (tenant, lane) = (shape.key.tenant, shape.key.lane);
             let head = shape.head().map(|head| (head, id));
-            self.replace_head(tenant, interactive, None, head);
+            self.replace_head(tenant, lane, None, head);
         }
     }
 
@@ -236,23 +264,26 @@ impl WaitingQueue {
     pub(crate) fn heads_after(
         &self,
         tenant: TenantId,
-        interactive: bool,
+        lane: Lane,
         after: Option<QueuePosition>,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |position| Excluded((position, ShapeId::NONE)));
-        let heads = self.heads.get(tenant.0 as usize).map(|heads| &heads[usize::from(interactive)]);
+        let heads = self.heads.get(tenant.0 as usize).map(|heads| &heads[lane.index()]);
         let heads = heads.into_iter().flat_map(move |heads| heads.range((from, Unbounded)));
         heads.filter_map(|(_, id)| self.next_after(*id, None))
     }
 
-    /// The first task of every shape that is not parked, in order for each tenant.
+    /// The first task of every shape that is not parked, in order for each tenant and lane.
     pub(crate) fn heads(
         &self,
         interactive: bool,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
+        let lanes = [true, false].map(|urgent| Lane { interactive, urgent });
         let tenants = self.tenants(interactive).iter();
-        tenants.flat_map(move |tenant| self.heads_after(*tenant, interactive, None))
+        tenants.flat_map(move |tenant| {
+            lanes.into_iter().flat_map(|lane| self.heads_after(*tenant, lane, None))
+        })
     }
 
     /// The tasks of a shape, in order.
@@ -274,12 +305,7 @@ impl WaitingQueue {
         Some((*position, id, *task))
     }
 
-    fn shape_of(
-        &mut self,
-        tenant: TenantId,
-        requirement: &Requirement,
-        interactive: bool,
-    ) -> ShapeId {
+    fn shape_of(&mut self, tenant: TenantId, requirement: &Requirement, lane: Lane) -> ShapeId {
         let key = ShapeKey {
             class: requirement.class,
             executor: requirement.executor.clone(),
@@ -293,7 +319,7 @@ impl WaitingQueue {
                 u64::from(requirement.milli_gpu),
                 requirement.gpu_ids.bits(),
             ],
-            interactive,
+            lane,
             tenant,
         };
         if let Some(id) = self.by_key.get(&key) {

@@ -3,6 +3,7 @@
 // Helpers of tests are test code, which the lint does not recognise.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod deadlines;
 mod explained;
 mod fixture;
 mod locality;
