@@ -601,7 +601,8 @@ impl Evaluation<'_> {
             Bind::AtSubmit | Bind::Late => None,
         };
         match self.price {
-            Some(price) if refusal.is_none() => {
+            // A worker that has the task does not refuse it.
+            Some(price) if refusal.is_none() && !member.in_flight.has(self.task) => {
                 let error_s = self.base(member.hardware).error_s * member.factor;
                 price.refusal(&self.terms(slot, member), error_s)
             }
