@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::executor::ExecutorClass;
 use crate::gpu_ids::GpuIds;
 use crate::name::Name;
+use crate::preference::{DeadlinePolicy, Maximise};
 use crate::priority::Priority;
 use crate::resource::{Capacity, WHOLE_GPU};
 use crate::time::Span;
@@ -56,6 +57,12 @@ pub struct Requirement {
     /// How long after submission the result is still wanted.
     #[serde(skip_serializing_if = "is_default")]
     pub deadline: Option<Span>,
+    /// What happens to a submission whose deadline no worker can meet.
+    #[serde(skip_serializing_if = "is_default")]
+    pub deadline_policy: DeadlinePolicy,
+    /// What counts when a worker is chosen; the scheduler's default if `None`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub maximise: Option<Maximise>,
 }
 
 /// Why a worker cannot take a task.
@@ -123,6 +130,8 @@ impl Default for Requirement {
             estimated_time: None,
             priority: Priority::default(),
             deadline: None,
+            deadline_policy: DeadlinePolicy::default(),
+            maximise: None,
         }
     }
 }
