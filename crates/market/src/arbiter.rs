@@ -366,10 +366,10 @@ mod tests {
         assert!(rig.arbiter.is_empty());
     }
 
-    /// Answers within a share of the window: what a scheduler gets before it can say that it has enough.
+    /// Answers within a share of the time for answers: what a scheduler gets before it can say that it has enough.
     fn answers(workers: usize, fit: f64, share: f64) -> usize {
         let mut rng = Rng::new(7);
-        let soon = WINDOW.mul_f64(share);
+        let soon = WINDOW.mul_f64(ANSWERED_WITHIN * share);
         (0..workers).filter(|_| answer_delay(WINDOW, fit, &mut rng) < soon).count()
     }
 

@@ -49,7 +49,8 @@ const DEFAULT_ROLE_TIMEOUT: Span = Span::from_secs(7 * 24 * 3_600);
 pub(super) struct Jobs {
     active: BTreeMap<JobId, Job>,
     ended: BTreeMap<JobId, (Arc<AcceptedJob>, Arc<EndedJob>)>,
-    by_lease: BTreeMap<LeaseId, JobId>,
+    /// The leases of members. The ids are chosen by workers, so another worker's message about one does not count.
+    by_lease: BTreeMap<LeaseId, (JobId, WorkerId)>,
     by_fence: BTreeMap<Fence, (JobId, LeaseId)>,
     grants: BTreeMap<WorkerId, GrantRecord>,
     /// The requests with which offers were accepted: a grant that comes too late is released.
@@ -120,7 +121,7 @@ impl Scheduler {
             let gang = Gang::recover(spec, members, progress, now);
             let mut runs = BTreeMap::new();
             for (lease, stored) in stored.runs {
-                self.jobs.by_lease.insert(lease, id);
+                self.jobs.by_lease.insert(lease, (id, stored.member.worker));
                 self.jobs.by_fence.insert(stored.fence, (id, lease));
                 runs.insert(lease, Run { stored, is_running: false, progress_permille: 0 });
             }
@@ -242,7 +243,9 @@ impl Scheduler {
             FromWorker::NotOffered(advert) => self.not_offered(now, worker, advert, step),
             FromWorker::OfferUnknown(offer) => self.offer_unknown(now, worker, offer, step),
             FromWorker::Preempted { lease, epoch, grace } => {
-                self.preempted(now, (lease, epoch), grace);
+                if self.jobs.is_member(worker, lease) {
+                    self.preempted(now, (lease, epoch), grace);
+                }
             }
             FromWorker::ReceiptIssued(signed) => self.receipt_issued(now, worker, &signed, step),
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
@@ -259,15 +262,15 @@ impl Scheduler {
                 }
             }
             FromWorker::Alive { lease, epoch, nonce, holding, .. }
-                if self.jobs.by_lease.contains_key(&lease) =>
+                if self.jobs.is_member(worker, lease) =>
             {
                 self.member_alive(now, (lease, epoch), nonce, &holding, step);
             }
-            FromWorker::LeaseUnknown { lease, .. } if self.jobs.by_lease.contains_key(&lease) => {
+            FromWorker::LeaseUnknown { lease, .. } if self.jobs.is_member(worker, lease) => {
                 self.member_lost(now, lease, LossReason::Unknown, step);
             }
             FromWorker::Left { epoch, lease: Some(lease) }
-                if self.jobs.by_lease.contains_key(&lease) =>
+                if self.jobs.is_member(worker, lease) =>
             {
                 self.member_lost(now, lease, LossReason::Left, step);
                 let message = ToWorker::ReleaseLease { lease, epoch };
@@ -369,7 +372,7 @@ impl Scheduler {
         reason: LossReason,
         step: &mut SchedulerStep,
     ) {
-        let Some(id) = self.jobs.by_lease.get(&lease).copied() else { return };
+        let Some((id, _)) = self.jobs.by_lease.get(&lease).copied() else { return };
         self.with_job(now, id, step, |gang, context, actions| {
             gang.lease_ended(context, lease, reason, actions);
         });
@@ -383,7 +386,7 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        let Some(id) = self.jobs.by_lease.get(&named.0).copied() else { return };
+        let Some((id, _)) = self.jobs.by_lease.get(&named.0).copied() else { return };
         let Some(job) = self.jobs.active.get_mut(&id) else { return };
         if !job.gang.renewed(now, named, nonce) {
             return;
@@ -401,7 +404,7 @@ impl Scheduler {
     }
 
     fn preempted(&mut self, now: Time, (lease, _): (LeaseId, Epoch), grace: Span) {
-        if let Some(id) = self.jobs.by_lease.get(&lease)
+        if let Some((id, _)) = self.jobs.by_lease.get(&lease)
             && let Some(job) = self.jobs.active.get_mut(id)
         {
             job.gang.preempted(now, lease, grace);
@@ -473,6 +476,10 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> bool {
         let lease = grant.0;
+        if self.jobs.by_lease.get(&lease).is_some_and(|(_, holder)| *holder != worker) {
+            // The id of another worker's lease: the accept stays unanswered.
+            return true;
+        }
         let expected = |job: &Job| job.gang.expects(request) || job.gang.member(lease).is_some();
         let found = self.jobs.active.iter().find(|(_, job)| expected(job)).map(|(id, _)| *id);
         let Some(id) = found else {
@@ -641,7 +648,7 @@ impl Scheduler {
         if job.is_pool {
             let (worker, price) = (member.worker, member.price);
             self.open_account(&member, step);
-            self.jobs.by_lease.insert(lease, id);
+            self.jobs.by_lease.insert(lease, (id, worker));
             return self.jobs.log(now, None, MarketEventKind::Leased { worker, lease, price });
         }
         let task = TaskId::new(now, &mut self.rng);
@@ -651,7 +658,7 @@ impl Scheduler {
         let attempt = AttemptId { task, number: 1 };
         let run = Arc::new(StoredRun { member, attempt, fence });
         step.persist(Record::Job(JobRecord::MemberJoined { job: id, run: Arc::clone(&run) }));
-        self.jobs.by_lease.insert(lease, id);
+        self.jobs.by_lease.insert(lease, (id, worker));
         self.jobs.by_fence.insert(fence, (id, lease));
         if job.gang.is_formed()
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run)
@@ -804,6 +811,11 @@ impl Scheduler {
 }
 
 impl Jobs {
+    /// Whether this is the lease of a member on this worker.
+    fn is_member(&self, worker: WorkerId, lease: LeaseId) -> bool {
+        self.by_lease.get(&lease).is_some_and(|(_, holder)| *holder == worker)
+    }
+
     fn earliest(&self) -> Option<Time> {
         let releases = self.releases.values().map(|release| release.again_at);
         self.active.values().filter_map(|job| job.gang.wake_at()).chain(releases).min()

@@ -119,7 +119,8 @@ impl Market {
         let id = worker.id;
         let WorkerImage { epoch, left, receipts } = disk.image.clone();
         let notary = Arc::new(SimulatedNotary(Signer::Worker(id)));
-        let machine = WorkerMachine::start(Arc::clone(&worker), epoch, left, 7, &mut first)
+        let seed = u64::from(id.uuid().as_bytes()[15]);
+        let machine = WorkerMachine::start(Arc::clone(&worker), epoch, left, seed, &mut first)
             .with_terms(terms)
             .with_receipts(notary, receipts.into_values().collect());
         let (machine, batch) = (Some(machine), Batch::from(first));
@@ -268,8 +269,15 @@ impl Market {
 
     fn wait(&mut self, span: Span) {
         let end = self.now + span;
-        // Something always happens: heartbeats.
-        self.run_until(span + Span::from_secs(3_600), "time passes", |market| market.now >= end);
+        self.run_until(span, "time passes", |market| {
+            let wakes =
+                market.schedulers.values().filter_map(|node| node.machine.wake_at(market.now));
+            let machines = market.workers.values().filter_map(|node| node.machine.as_ref());
+            let of_workers = machines.filter_map(|machine| machine.wake_at(market.now));
+            let next = market.queue.peek().map(|Reverse((at, ..))| *at);
+            wakes.chain(of_workers).chain(next).all(|at| at > end)
+        });
+        self.now = end;
     }
 
     fn command(&mut self, n: u8, command: Command) -> Reply {
@@ -406,6 +414,7 @@ fn a_worker_that_dies_is_replaced_and_the_job_completes() {
     market.run_until(Span::from_secs(2), "formed", |market| {
         market.job(1, id).state == JobState::Running
     });
+    market.run_until(Span::from_secs(1), "all run", |market| market.runs.len() == 3);
     let victim = market.job(1, id).members[0].worker;
     market.kill_worker(victim.uuid().as_bytes()[15]);
     market.run_until(Span::from_secs(60), "completed", ended(1, id));
@@ -490,7 +499,11 @@ fn a_pool_grows_for_tasks_and_shrinks_when_they_are_done() {
     let mut market = Market::new(&[settings], &workers);
     market.wait(Span::from_secs(2));
     assert_eq!(market.leases(), 0, "nothing is leased without tasks");
-    let tasks = vec![task(); 6];
+    // The scheduler learns how long such tasks take.
+    market.command(1, Command::SubmitTasks(vec![task()]));
+    market.wait(RUN + Span::from_secs(2));
+    assert_eq!(market.leases(), 1);
+    let tasks = vec![task(); 12];
     let Reply::Submitted(answers) = market.command(1, Command::SubmitTasks(tasks)) else {
         panic!("not submitted");
     };
