@@ -77,6 +77,8 @@ pub struct ChannelReader<M> {
 pub struct Channel<W, R> {
     /// The other end.
     pub peer: PeerId,
+    /// Its organisation, by its certificate.
+    pub organisation: String,
     /// Sends to it.
     pub writer: ChannelWriter<W>,
     /// Receives from it.
@@ -134,7 +136,8 @@ impl Net {
                 };
                 match admit::<P>(&gatekeeper, &quota, peer) {
                     // Outside the loop: the next stream would be dropped if it had to wait for this greeting.
-                    Ok(permit) => {
+                    Ok((permit, organisation)) => {
+                        let peer = (peer, organisation);
                         drop(tokio::spawn(greet::<P>(peer, stream, permit, channels.clone())));
                     }
                     Err(reason) if logged.take((), Instant::now()) => {
@@ -161,11 +164,12 @@ impl Net {
             }
             error => io::Error::other(error),
         })?;
-        if role_of(&self.shared.gatekeeper, &peer) != Some(P::ACCEPTOR) {
+        let Some(organisation) = organisation_in(P::ACCEPTOR, &self.shared.gatekeeper, &peer)
+        else {
             let problem = format!("its certificate is not that of a {}", P::ACCEPTOR);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
-        }
-        let mut channel: OpenedChannel<P> = split(peer, stream, None);
+        };
+        let mut channel: OpenedChannel<P> = split((peer, organisation), stream, None);
         match channel.reader.next().await? {
             Some(_) => Ok(channel),
             None => {
@@ -236,21 +240,22 @@ fn admit<P: ChannelProtocol>(
     gatekeeper: &Gatekeeper,
     quota: &ChannelQuota,
     peer: PeerId,
-) -> Result<ChannelPermit, &'static str> {
-    match role_of(gatekeeper, &peer) {
-        Some(role) if role == P::OPENER => quota
-            .acquire(peer)
-            .ok_or("this peer has too many channels; close those that are not used"),
-        _ => Err("its role may not open such channels"),
-    }
+) -> Result<(ChannelPermit, String), &'static str> {
+    let organisation = organisation_in(P::OPENER, gatekeeper, &peer)
+        .ok_or("its role may not open such channels")?;
+    let permit = quota.acquire(peer);
+    let permit = permit.ok_or("this peer has too many channels; close those that are not used")?;
+    Ok((permit, organisation))
 }
 
-fn role_of(gatekeeper: &Gatekeeper, peer: &PeerId) -> Option<NodeRole> {
-    gatekeeper.admitted(peer).map(|admitted| admitted.certificate.role)
+/// The organisation of a peer, if it has this role.
+fn organisation_in(role: NodeRole, gatekeeper: &Gatekeeper, peer: &PeerId) -> Option<String> {
+    let certificate = &gatekeeper.admitted(peer)?.certificate;
+    (certificate.role == role).then(|| certificate.organisation.clone())
 }
 
 async fn greet<P: ChannelProtocol>(
-    peer: PeerId,
+    peer: (PeerId, String),
     stream: Stream,
     permit: ChannelPermit,
     channels: mpsc::Sender<AcceptedChannel<P>>,
@@ -264,7 +269,7 @@ async fn greet<P: ChannelProtocol>(
 }
 
 fn split<W: Message, R: Message>(
-    peer: PeerId,
+    (peer, organisation): (PeerId, String),
     stream: Stream,
     permit: Option<ChannelPermit>,
 ) -> Channel<W, R> {
@@ -281,7 +286,7 @@ fn split<W: Message, R: Message>(
         warned: false,
         _permit: permit,
     };
-    Channel { peer, writer, reader }
+    Channel { peer, organisation, writer, reader }
 }
 
 /// How many channels each peer has.

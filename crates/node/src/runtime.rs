@@ -162,7 +162,9 @@ async fn start(
             RunningRole::Passive
         }
         NodeConfig::Scheduler(config) => {
-            let scheduler = Scheduler::start(config, net.clone(), metrics, offers, version).await?;
+            let organisation = &own.organisation;
+            let scheduler =
+                Scheduler::start(config, net.clone(), metrics, offers, organisation, version).await?;
             status.set_extra_problems(scheduler.problems());
             RunningRole::Scheduler(Box::new(scheduler))
         }

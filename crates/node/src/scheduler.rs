@@ -62,6 +62,7 @@ impl Scheduler {
         net: Net,
         metrics: &Metrics,
         offers: mpsc::Receiver<Incoming>,
+        organisation: &str,
         version: &'static str,
     ) -> Result<Scheduler, NodeError> {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -87,6 +88,9 @@ impl Scheduler {
         });
         let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
+        let organisation = organisation.parse().ok();
+        let machine_settings =
+            hypha_engine::Settings { organisation, ..config.settings.clone() };
         let handle = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
         let http = HttpWorkers::open(settings::http_workers(config, address), handle)
             .map_err(NodeError::failed)?;
@@ -103,7 +107,7 @@ impl Scheduler {
         let open = image.tasks.values().filter(|task| task.finished.is_none()).count();
         let mut machine = hypha_engine::Scheduler::recover(
             id,
-            config.settings.clone(),
+            machine_settings.clone(),
             image,
             rand::random(),
             clock.now(),
@@ -123,7 +127,7 @@ impl Scheduler {
         let halt = HaltOnDrop(core.clone());
         let stop = CancellationToken::new();
         let wake_timer =
-            WakeTimer { core: core.clone(), id, settings: config.settings.clone(), table };
+            WakeTimer { core: core.clone(), id, settings: machine_settings, table };
         // It stops last, so that the records of the other parts are still committed.
         let wake_timer_stop = CancellationToken::new();
         let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));

@@ -161,6 +161,13 @@ fn frame<M: Message>(message: &M) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn both_ends_know_the_organisation_of_the_other() {
+    let pair = Pair::new().await;
+    assert_eq!(pair.channel.organisation, "acme");
+    assert_eq!(pair.opened.organisation, "acme");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn invalid_bytes_end_their_channel() {
     let mut pair = Pair::new().await;
     let too_large = u32::try_from(Orders::MAX_BYTES + 1).unwrap().to_be_bytes();

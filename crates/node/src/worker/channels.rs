@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hypha_engine::FromWorker;
+use hypha_model::Name;
 use hypha_net::{AcceptedChannel, scheduler_id};
 use hypha_wire::dispatch::TaskProtocol;
 use tokio::sync::mpsc;
@@ -15,6 +16,8 @@ use crate::channel::{MAX_QUEUED_MESSAGES, exchange_messages};
 pub(super) struct Outbox {
     /// The number of its channel.
     pub(super) number: u64,
+    /// The scheduler's organisation, if it can be a name.
+    pub(super) organisation: Option<Name>,
     pub(super) messages: mpsc::Sender<FromWorker>,
 }
 
@@ -40,11 +43,14 @@ async fn serve_one(
     let peer = channel.peer;
     let scheduler = scheduler_id(&peer);
     let (messages, waiting) = mpsc::channel(MAX_QUEUED_MESSAGES);
-    let opened = WorkerInput::ChannelOpened(scheduler, Outbox { number, messages });
+    let organisation = channel.organisation.parse().ok();
+    let outbox = Outbox { number, organisation, messages };
+    let opened = WorkerInput::ChannelOpened(scheduler, outbox);
     if events.send(opened).await.is_err() {
         return;
     }
-    tracing::info!(%peer, %scheduler, "a scheduler has opened a channel");
+    let organisation = &channel.organisation;
+    tracing::info!(%peer, %scheduler, organisation, "a scheduler has opened a channel");
     let take = |received| {
         let sent = events.send(WorkerInput::Received(scheduler, received));
         async { sent.await.is_ok() }

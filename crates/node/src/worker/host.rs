@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{
-    FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker, WorkerEffect,
+    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker, WorkerEffect,
     WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
@@ -106,7 +106,8 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     fn on_input(&mut self, event: WorkerInput, events: &mut Vec<WorkerEvent>) {
         match event {
             WorkerInput::ChannelOpened(scheduler, outbox) => {
-                drop(self.outboxes.insert(scheduler, outbox))
+                events.extend(advertiser(scheduler, &outbox).map(WorkerEvent::SchedulerConnected));
+                self.outboxes.insert(scheduler, outbox);
             }
             WorkerInput::ChannelClosed(scheduler, number) => {
                 if self.outboxes.get(&scheduler).is_some_and(|outbox| outbox.number == number) {
@@ -200,6 +201,10 @@ pub(super) fn start(
     let seed = rand::random();
     let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
     Ok((machine.with_owner(owner), step))
+}
+
+fn advertiser(scheduler: SchedulerId, outbox: &Outbox) -> Option<Advertiser> {
+    Some(Advertiser { scheduler, organisation: outbox.organisation.clone()? })
 }
 
 impl WorkerHost {
