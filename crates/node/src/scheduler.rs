@@ -1,5 +1,6 @@
 //! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on back ends, and returns results.
 
+mod advert_gossip;
 mod core;
 mod discovery;
 mod effects;
@@ -19,18 +20,22 @@ use hypha_api::ServingThreads;
 use hypha_backends::{HttpWorkers, NewBackEnd, RegisterError, SchedulerHandle};
 use hypha_config::SchedulerConfig;
 use hypha_engine::store::AnyStore;
-use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
+use hypha_engine::{
+    Advert, Command, FromWorker, Notary, Offer, SchedulerEvent, SchedulerStep, ToWorker,
+};
 use hypha_machine::Machine;
-use hypha_model::{Span, Time, Worker, WorkerId};
-use hypha_net::{Incoming, Net, scheduler_id};
+use hypha_model::{AdvertId, NodeRole, Span, Time, Worker, WorkerId};
+use hypha_net::{Incoming, Net, Peer, scheduler_id, worker_id};
 use hypha_predict::{LookupTable, Mode};
 use hypha_telemetry::Metrics;
+use hypha_wire::request::{OfferRequest, Refusal, RefusalKind};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::{NodeError, settings};
+use advert_gossip::AdvertGossip;
 use core::SchedulerCore;
 pub(crate) use discovery::DiscoveryHandle;
 use effects::{SchedulerEffectHandler, Transport};
@@ -62,7 +67,7 @@ impl Scheduler {
         net: Net,
         metrics: &Metrics,
         offers: mpsc::Receiver<Incoming>,
-        organisation: &str,
+        (organisation, notary): (&str, Arc<dyn Notary>),
         version: &'static str,
     ) -> Result<Scheduler, NodeError> {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -89,8 +94,7 @@ impl Scheduler {
         let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
         let organisation = organisation.parse().ok();
-        let machine_settings =
-            hypha_engine::Settings { organisation, ..config.settings.clone() };
+        let machine_settings = hypha_engine::Settings { organisation, ..config.settings.clone() };
         let handle = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
         let http = HttpWorkers::open(settings::http_workers(config, address), handle)
             .map_err(NodeError::failed)?;
@@ -100,6 +104,7 @@ impl Scheduler {
             channels: channels.clone(),
             http: http.clone(),
             names: names.clone(),
+            adverts: AdvertGossip::start(net.clone()),
         };
         let scheduler_metrics = metrics.with(SchedulerMetrics::new);
         let mut step = SchedulerStep::default();
@@ -113,6 +118,7 @@ impl Scheduler {
             clock.now(),
             &mut step,
         );
+        machine.set_notary(Arc::clone(&notary));
         apply_lookup_table(&mut machine, &table, mode, clock.now(), &mut step);
         for removed in add_removed_workers(&mut machine, http.all(), clock.now(), &mut step) {
             http.mark_removed(removed);
@@ -127,7 +133,7 @@ impl Scheduler {
         let halt = HaltOnDrop(core.clone());
         let stop = CancellationToken::new();
         let wake_timer =
-            WakeTimer { core: core.clone(), id, settings: machine_settings, table };
+            WakeTimer { core: core.clone(), id, settings: machine_settings, notary, table };
         // It stops last, so that the records of the other parts are still committed.
         let wake_timer_stop = CancellationToken::new();
         let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));
@@ -159,6 +165,22 @@ impl Scheduler {
 
     pub(crate) fn discovery(&self) -> &DiscoveryHandle {
         &self.discovery
+    }
+
+    /// Takes the offer of a worker that has no channel to this scheduler, and opens one to it: over that the offer is
+    /// accepted or declined.
+    pub(crate) fn receive_offer(&self, peer: &Peer, request: OfferRequest) -> Result<(), Refusal> {
+        let worker = worker_id(&peer.id);
+        if peer.role != NodeRole::Worker || request.offer.worker_id != worker {
+            let problem = "only a worker may offer, and only itself";
+            return Err(Refusal::new(RefusalKind::NotAllowed, problem));
+        }
+        let offer = Offer::try_from(request.offer)
+            .map_err(|error| Refusal::new(RefusalKind::Malformed, error.to_string()))?;
+        self.discovery.offered(peer, &offer.worker, &request.addresses);
+        let message = FromWorker::Offered(Arc::new(offer));
+        self.service.core.handle_worker_messages(worker, std::iter::once(message));
+        Ok(())
     }
 
     /// Why this scheduler is not ready at present.
@@ -195,6 +217,7 @@ struct WorkerTransport {
     channels: Arc<WorkerChannels>,
     http: HttpWorkers,
     names: Arc<WorkerNames>,
+    adverts: AdvertGossip,
 }
 
 impl Transport for WorkerTransport {
@@ -203,6 +226,14 @@ impl Transport for WorkerTransport {
             true => self.http.send(worker, message),
             false => self.channels.send(worker, message),
         }
+    }
+
+    fn advertise(&self, advert: Arc<Advert>) {
+        self.adverts.advertise(advert);
+    }
+
+    fn close_advert(&self, advert: AdvertId) {
+        self.adverts.close(advert);
     }
 
     fn forget(&self, worker: WorkerId) {
