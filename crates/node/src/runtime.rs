@@ -234,7 +234,7 @@ impl Node {
         Ok(())
     }
 
-    fn on_event(&mut self, event: NetEvent) {
+    fn on_event(&self, event: NetEvent) {
         match event {
             NetEvent::Listening(address) => tracing::info!(%address, "listening"),
             NetEvent::ReachabilityChanged(reached) => {
@@ -361,3 +361,6 @@ async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
 fn comma_separated<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,6 +202,25 @@ impl Scheduler {
     }
 }
 
+#[cfg(test)]
+impl Scheduler {
+    pub(crate) async fn execute(&self, command: Command) -> hypha_engine::Reply {
+        self.service.core.execute(command).await.unwrap()
+    }
+
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&hypha_engine::Scheduler) -> T) -> T {
+        self.service.core.read(|scheduler, _| look(scheduler))
+    }
+
+    pub(crate) fn read_at<T>(&self, look: impl FnOnce(&hypha_engine::Scheduler, Time) -> T) -> T {
+        self.service.core.read(look)
+    }
+
+    pub(crate) fn job_changed(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.service.core.job_changed()
+    }
+}
+
 /// Halts the machine when it is dropped: channels to workers and calls to back ends end with the process, and the
 /// machine must not take that for failures of the workers.
 struct HaltOnDrop(Arc<SchedulerCore>);
