@@ -72,6 +72,12 @@ impl WorkerMachine {
         self
     }
 
+    /// An incarnation that others reach through a relay, if `is_relayed`.
+    pub fn with_reachability(mut self, is_relayed: bool) -> WorkerMachine {
+        self.market.is_relayed = is_relayed;
+        self
+    }
+
     /// The terms on which it is offered.
     pub fn terms(&self) -> &Terms {
         &self.market.terms

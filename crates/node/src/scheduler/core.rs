@@ -10,7 +10,7 @@ use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
 use hypha_model::{TaskId, Time, WorkerId};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::effects::{Requester, SchedulerEffectHandler, SchedulerMachine};
 
@@ -123,6 +123,12 @@ impl SchedulerCore {
         }
     }
 
+    /// Changes whenever a job has changed. Get it before you look at the job, so that no change is missed.
+    #[allow(dead_code, reason = "the API of jobs waits on it")]
+    pub(super) fn job_changed(&self) -> watch::Receiver<u64> {
+        self.machine.handler().job_changes.subscribe()
+    }
+
     /// The time of the machine's clock.
     pub(super) fn now(&self) -> Time {
         hypha_driver::EffectHandler::now(self.machine.handler())
@@ -189,6 +195,8 @@ mod tests {
             }
         }
 
+        fn advertise(&self, _: Arc<hypha_engine::Advert>) {}
+        fn close_advert(&self, _: hypha_model::AdvertId) {}
         fn forget(&self, _: WorkerId) {}
         fn mark_removed(&self, _: WorkerId) {}
 

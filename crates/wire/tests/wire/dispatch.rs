@@ -44,6 +44,8 @@ fn every_message_of_the_engine_round_trips() {
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
     assert_eq!(to_a_scheduler_and_back(samples::of_machines()), samples::of_machines());
     assert_eq!(to_a_worker_and_back(samples::with_named_gpus()), samples::with_named_gpus());
+    assert_eq!(to_a_worker_and_back(samples::for_market()), samples::for_market());
+    assert_eq!(to_a_scheduler_and_back(samples::of_market()), samples::of_market());
 }
 
 /// A scheduler of an earlier release treats it as a failure, and retries on another worker.
