@@ -200,9 +200,10 @@ async fn count(to: u64, every: Duration, control: RunControl) -> RunOutcome {
         }
         let permille = u16::try_from(number * u64::from(MAX_PERMILLE) / to);
         let permille = permille.unwrap_or(MAX_PERMILLE);
-        control.reporter.progress.send_if_modified(|known| {
-            std::mem::replace(known, permille) != permille
-        });
+        control
+            .reporter
+            .progress
+            .send_if_modified(|known| std::mem::replace(known, permille) != permille);
     }
     RunOutcome::Completed { payload: Payload::from(to.to_string().into_bytes()) }
 }

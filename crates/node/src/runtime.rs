@@ -164,7 +164,8 @@ async fn start(
         NodeConfig::Scheduler(config) => {
             let organisation = &own.organisation;
             let scheduler =
-                Scheduler::start(config, net.clone(), metrics, offers, organisation, version).await?;
+                Scheduler::start(config, net.clone(), metrics, offers, organisation, version)
+                    .await?;
             status.set_extra_problems(scheduler.problems());
             RunningRole::Scheduler(Box::new(scheduler))
         }

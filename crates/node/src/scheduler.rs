@@ -89,8 +89,7 @@ impl Scheduler {
         let clock = Clock::after(image.latest());
         let id = scheduler_id(&net.own());
         let organisation = organisation.parse().ok();
-        let machine_settings =
-            hypha_engine::Settings { organisation, ..config.settings.clone() };
+        let machine_settings = hypha_engine::Settings { organisation, ..config.settings.clone() };
         let handle = SchedulerHandle { id, now: Arc::new(move || clock.now()), on_message };
         let http = HttpWorkers::open(settings::http_workers(config, address), handle)
             .map_err(NodeError::failed)?;
@@ -126,8 +125,7 @@ impl Scheduler {
 
         let halt = HaltOnDrop(core.clone());
         let stop = CancellationToken::new();
-        let wake_timer =
-            WakeTimer { core: core.clone(), id, settings: machine_settings, table };
+        let wake_timer = WakeTimer { core: core.clone(), id, settings: machine_settings, table };
         // It stops last, so that the records of the other parts are still committed.
         let wake_timer_stop = CancellationToken::new();
         let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));

@@ -12,7 +12,7 @@ use hypha_engine::{
 use hypha_machine::Released;
 use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::metrics::SchedulerMetrics;
 use super::watchers::Watchers;
@@ -67,6 +67,8 @@ pub(crate) struct SchedulerEffectHandler {
     pub(super) earlier: Notify,
     /// A worker has granted a lease.
     pub(super) leased: Notify,
+    /// Counts the changes of jobs, for those who watch one.
+    pub(super) job_changes: watch::Sender<u64>,
     /// The store has failed.
     pub(super) store_failed: Notify,
     /// All records are committed.
@@ -88,6 +90,7 @@ impl SchedulerEffectHandler {
             clock,
             earlier: Notify::new(),
             leased: Notify::new(),
+            job_changes: watch::Sender::new(0),
             store_failed: Notify::new(),
             settled: Notify::new(),
         }
@@ -143,8 +146,8 @@ impl SchedulerEffectHandler {
                 Effect::Notice { .. }
                 | Effect::ForwardOutput { .. }
                 | Effect::GossipAdvert(_)
-                | Effect::GossipAdvertClosed(_)
-                | Effect::JobChanged(_) => {}
+                | Effect::GossipAdvertClosed(_) => {}
+                Effect::JobChanged(_) => self.job_changes.send_modify(|count| *count += 1),
             }
         }
     }

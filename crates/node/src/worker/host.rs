@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{
-    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker, WorkerEffect,
-    WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
+    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker,
+    WorkerEffect, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
 use hypha_model::{AttemptId, Payload, SchedulerId, Usage, Worker};
