@@ -56,7 +56,12 @@ impl Caller {
 
     /// Whether the caller may see a task.
     pub(crate) fn may_see(&self, spec: &TaskSpec) -> bool {
-        self.role == Role::Admin || self.tenant == spec.tenant
+        self.may_see_tenant(spec.tenant.as_ref())
+    }
+
+    /// Whether the caller may see what belongs to a tenant.
+    pub(crate) fn may_see_tenant(&self, tenant: Option<&Name>) -> bool {
+        self.role == Role::Admin || self.tenant.as_ref() == tenant
     }
 
     /// The tenant whose tasks the caller may see; `None` if all.

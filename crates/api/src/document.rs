@@ -9,7 +9,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::error::ErrorBody;
-use crate::{health, instances, openai, scheduler, tasks, workers};
+use crate::{health, instances, jobs, market, openai, scheduler, tasks, workers};
 
 /// The name of bearer tokens in the document.
 const SCHEME: &str = "token";
@@ -20,12 +20,18 @@ pub(crate) fn openapi_document(version: &str) -> OpenApi {
         InfoBuilder::new()
             .title("Hypha")
             .version(version)
-            .description(Some("One scheduler for scattered machines: tasks, workers, models"))
+            .description(Some("One scheduler for scattered machines: tasks, jobs, workers, models"))
             .license(Some(LicenseBuilder::new().name("Apache-2.0").build()))
             .build(),
         utoipa::openapi::Paths::new(),
     );
-    for surface in [tasks::openapi(), workers::openapi(), scheduler::openapi()] {
+    for surface in [
+        tasks::openapi(),
+        jobs::openapi(),
+        market::openapi(),
+        workers::openapi(),
+        scheduler::openapi(),
+    ] {
         whole.merge(with_error_responses(surface));
     }
     for surface in [health::openapi(), instances::openapi(), openai::openapi()] {

@@ -10,7 +10,9 @@ mod error;
 mod health;
 mod instance;
 mod instances;
+mod jobs;
 mod json;
+mod market;
 mod object;
 mod openai;
 mod params;
@@ -39,8 +41,8 @@ pub use instance::{
 };
 pub use serve::{ServeError, ServingThreads, serve};
 pub use service::{
-    NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
-    ServiceFuture, ServiceUnavailable, SubmitResult,
+    JobChanges, NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture,
+    SchedulerApi, ServiceFuture, ServiceUnavailable, SubmitResult,
 };
 pub use settings::{Settings, TlsFiles};
 pub use tokens::{NewToken, TOKEN_PREFIX, Tokens, TokensError};
@@ -53,6 +55,8 @@ use app_state::AppState;
 fn routes(app: AppState) -> Router {
     Router::new()
         .merge(tasks::routes())
+        .merge(jobs::routes())
+        .merge(market::routes())
         .merge(workers::routes())
         .merge(scheduler::routes())
         .merge(health::routes())

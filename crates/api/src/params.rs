@@ -5,13 +5,16 @@ use std::time::Duration;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::Uri;
 use axum::http::request::Parts;
-use hypha_model::{TaskId, WorkerId};
+use hypha_model::{JobId, TaskId, WorkerId};
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
 /// The task that a path names.
 pub(crate) struct TaskPath(pub(crate) TaskId);
+
+/// The job that a path names.
+pub(crate) struct JobPath(pub(crate) JobId);
 
 /// The worker that a path names.
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
@@ -126,6 +129,15 @@ impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<TaskPath, Error> {
         let id = path_param(parts, state).await?.parse();
         id.map(TaskPath).map_err(|error| Error::bad_request(format!("{error}")))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for JobPath {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<JobPath, Error> {
+        let id = path_param(parts, state).await?.parse();
+        id.map(JobPath).map_err(|error| Error::bad_request(format!("{error}")))
     }
 }
 

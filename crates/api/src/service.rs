@@ -32,6 +32,9 @@ pub trait SchedulerApi: Send + Sync + 'static {
     /// *after* this call.
     fn watch(&self, task: TaskId) -> Watch;
 
+    /// Changes whenever a job does: its state, its members or their progress.
+    fn job_changes(&self) -> JobChanges;
+
     /// Reads the scheduler's machine in its present state. Keep it short: all other requests wait.
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time));
 
@@ -74,6 +77,9 @@ pub trait SchedulerApi: Send + Sync + 'static {
     /// The metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 }
+
+/// Counts the changes of all jobs.
+pub type JobChanges = tokio::sync::watch::Receiver<u64>;
 
 /// A registration in progress.
 pub type RegisterFuture = BoxFuture<'static, Result<WorkerId, RegisterError>>;

@@ -1,8 +1,8 @@
 //! Tasks: `/api/v1/tasks` and the routes below it.
 
-mod events;
+pub(crate) mod events;
 mod explain;
-mod form;
+pub(crate) mod form;
 mod list;
 pub(crate) mod lookup;
 mod query;

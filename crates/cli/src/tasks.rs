@@ -1,4 +1,4 @@
-//! Commands for a running scheduler: submit, list, cancel, explain, drain and readmit workers.
+//! Commands for a running scheduler: submit, list, cancel and explain tasks, jobs, the market, drain and readmit workers.
 
 mod batch;
 mod cancel;
@@ -6,7 +6,10 @@ mod connection;
 mod drain;
 mod explain;
 mod follow;
+mod job_file;
+mod jobs;
 mod list;
+mod market;
 mod pieces;
 mod result;
 mod roster;
@@ -28,6 +31,14 @@ pub(crate) enum Command {
     Tasks(list::Tasks),
     /// Cancel tasks
     Cancel(cancel::Cancel),
+    /// Submit, show or cancel a job: work of several workers at once
+    #[command(subcommand)]
+    Job(jobs::JobCommand),
+    /// List the jobs of a running scheduler
+    Jobs(jobs::Jobs),
+    /// Watch adverts, offers and leases, or show what was paid
+    #[command(subcommand)]
+    Market(market::MarketCommand),
     /// List the workers that a running scheduler has
     Workers(workers::Workers),
     /// Drain workers: they get no new tasks, and are removed when their tasks have ended
@@ -43,6 +54,9 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Submit(submit) => submit::run(&submit),
         Command::Tasks(tasks) => list::run(&tasks),
         Command::Cancel(cancel) => cancel::run(&cancel),
+        Command::Job(command) => jobs::run(&command),
+        Command::Jobs(jobs) => jobs::list(&jobs),
+        Command::Market(command) => market::run(&command),
         Command::Workers(workers) => workers::run(&workers),
         Command::Drain(which) => drain::run(&which, drain::DrainAction::Drain),
         Command::Readmit(which) => drain::run(&which, drain::DrainAction::Readmit),

@@ -88,15 +88,41 @@ impl Event {
 
 /// The events of a task. Dropping it closes the connection and does not affect the task.
 pub struct Events {
+    frames: Frames,
+    ended: bool,
+}
+
+/// The frames of a stream of events.
+pub(crate) struct Frames {
     body: StreamedBody,
     parser: Parser,
     ready: VecDeque<Frame>,
-    ended: bool,
+}
+
+impl Frames {
+    pub(crate) fn new(body: StreamedBody) -> Frames {
+        Frames { body, parser: Parser::default(), ready: VecDeque::new() }
+    }
+
+    /// The next frame. A stream that ends is an error, with this reason.
+    pub(crate) async fn next(&mut self, ended: &str) -> Result<Frame, ClientError> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Ok(frame);
+            }
+            let Some(chunk) = self.body.chunk().await? else {
+                return Err(self.body.lost(ended.to_owned()));
+            };
+            self.parser
+                .push(&chunk, MAX_RESPONSE_BYTES, &mut self.ready)
+                .map_err(|_| ClientError::TooLarge { limit: MAX_RESPONSE_BYTES })?;
+        }
+    }
 }
 
 impl Events {
     pub(crate) fn new(body: StreamedBody) -> Events {
-        Events { body, parser: Parser::default(), ready: VecDeque::new(), ended: false }
+        Events { frames: Frames::new(body), ended: false }
     }
 
     /// The next event; `None` after the last. After an error no more events come: [`crate::Scheduler::task`]
@@ -119,17 +145,7 @@ impl Events {
     }
 
     async fn receive(&mut self) -> Result<Event, ClientError> {
-        loop {
-            if let Some(frame) = self.ready.pop_front() {
-                return Ok(parse_event(frame));
-            }
-            let Some(chunk) = self.body.chunk().await? else {
-                return Err(self.body.lost("the events ended before the task".to_owned()));
-            };
-            self.parser
-                .push(&chunk, MAX_RESPONSE_BYTES, &mut self.ready)
-                .map_err(|_| ClientError::TooLarge { limit: MAX_RESPONSE_BYTES })?;
-        }
+        self.frames.next("the events ended before the task").await.map(parse_event)
     }
 }
 

@@ -32,6 +32,7 @@ mod download;
 mod error;
 mod events;
 mod http;
+mod jobs;
 mod json;
 mod requirements;
 mod scheduler;
@@ -46,7 +47,11 @@ pub use download::Download;
 pub use error::ClientError;
 pub use events::{Event, EventKind, Events};
 pub use http::{MAX_RESPONSE_BYTES, Options};
-pub use hypha_model::{FailureKind, TaskId, TaskState, WorkerId};
+pub use hypha_model::{FailureKind, JobId, TaskId, TaskState, WorkerId};
+pub use jobs::{
+    JobEvents, JobMember, JobPage, JobRole, JobState, JobStatus, Ledger, LedgerEntry, Market,
+    MarketEvent,
+};
 pub use json::Json;
 pub use requirements::Requirements;
 pub use scheduler::{MAX_WAIT, Scheduler, TaskPages};

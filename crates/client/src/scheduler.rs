@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypha_model::{Payload, TaskId, WorkerId};
+use hypha_model::{JobId, Payload, TaskId, WorkerId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ use crate::download::Download;
 use crate::error::ClientError;
 use crate::events::Events;
 use crate::http::{Call, DEFAULT_RETRY_AFTER, ErrorDetail, Http, Options, sanitized};
+use crate::jobs::{JobEvents, JobPage, JobState, JobStatus, Ledger, Market};
 use crate::json::Json;
 use crate::status::{Explanation, SchedulerStatus, TaskFilter, TaskPage};
 use crate::task::Task;
@@ -137,6 +138,59 @@ impl Scheduler {
     pub async fn result(&self, id: TaskId) -> Result<Download, ClientError> {
         let id = id.to_string();
         self.http.stream(&Call::get(vec!["tasks", &id, "result"])).await.map(Download::new)
+    }
+
+    /// Submits a job, as JSON. It is durable when this returns. Not retried after a lost connection: a second submission
+    /// would be a second job.
+    pub async fn submit_job(&self, job: &Json) -> Result<JobStatus, ClientError> {
+        self.http.json(&Call::post(vec!["jobs"], job.as_str().to_owned(), None)).await
+    }
+
+    /// A job with its members.
+    pub async fn job(&self, id: JobId) -> Result<JobStatus, ClientError> {
+        self.http.json(&Call::get(vec!["jobs", &id.to_string()])).await
+    }
+
+    /// Jobs, the latest first: those after `cursor`, at most `limit`.
+    pub async fn jobs(
+        &self,
+        status: Option<JobState>,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> Result<JobPage, ClientError> {
+        let call = Call::get(vec!["jobs"])
+            .query("status", status.map(|status| status.to_string()))
+            .query("limit", Some(limit.to_string()))
+            .query("cursor", cursor);
+        self.http.json(&call).await
+    }
+
+    /// Cancels a job. A job that has ended stays as it is.
+    pub async fn cancel_job(&self, id: JobId) -> Result<JobStatus, ClientError> {
+        self.http.json(&Call::delete(vec!["jobs", &id.to_string()])).await
+    }
+
+    /// The changes of a job from now on, starting with its present state.
+    pub async fn job_events(&self, id: JobId) -> Result<JobEvents, ClientError> {
+        let id = id.to_string();
+        self.http.stream(&Call::get(vec!["jobs", &id, "events"])).await.map(JobEvents::new)
+    }
+
+    /// The market, with its events after a sequence.
+    pub async fn market(&self, after: Option<u64>) -> Result<Market, ClientError> {
+        let after = after.map(|after| after.to_string());
+        self.http.json(&Call::get(vec!["market"]).query("after", after)).await
+    }
+
+    /// What was paid for leases.
+    pub async fn ledger(&self) -> Result<Ledger, ClientError> {
+        self.http.json(&Call::get(vec!["market", "ledger"])).await
+    }
+
+    /// The same as CSV.
+    pub async fn ledger_csv(&self) -> Result<Download, ClientError> {
+        let call = Call::get(vec!["market", "ledger"]).query("format", Some("csv".to_owned()));
+        self.http.stream(&call).await.map(Download::new)
     }
 
     /// The workers that the scheduler uses.

@@ -76,6 +76,9 @@ pub struct EndedJob {
     pub error: Option<TaskError>,
     /// How many members were lost and replaced.
     pub lost: u32,
+    /// For each role, how many members had done their work.
+    #[serde(default)]
+    pub done: Vec<u32>,
 }
 
 /// What is made durable of jobs. Stored as rows.
@@ -209,6 +212,23 @@ pub struct MemberView {
     pub is_running: bool,
     /// How far it is, in thousandths.
     pub progress_permille: u16,
+}
+
+/// A view of an advert that is open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdvertView {
+    /// The advert.
+    pub id: AdvertId,
+    /// The job that it is for.
+    pub job: JobId,
+    /// Whose job.
+    pub tenant: Option<Name>,
+    /// How many members are wanted.
+    pub wanted: u32,
+    /// The highest bid of its roles.
+    pub bid: Money,
+    /// How many offers count so far.
+    pub offers: u32,
 }
 
 /// What happened on the market, for those who watch it.

@@ -24,12 +24,21 @@ pub struct JobSpec {
     pub inner_optimizer: AdamW,
     /// The optimizer of the parameter server.
     pub outer_optimizer: Nesterov,
-    /// How many workers train.
+    /// The workers that it needs.
+    pub resources: JobResources,
+}
+
+/// The workers that a job needs, and what it pays for them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobResources {
+    /// How many workers are wanted.
     pub num_workers: u32,
+    /// How many workers there must be.
+    pub min_workers: u32,
     /// The requirement of each worker.
     pub worker: Requirement,
-    /// The requirement of the parameter server.
-    pub parameter_server: Requirement,
+    /// The requirement of the parameter server, if there is one.
+    pub parameter_server: Option<Requirement>,
     /// The price range of a worker, if the user states one.
     pub worker_price: Option<PriceRange>,
     /// The price range of the parameter server, if the user states one.

@@ -1,17 +1,18 @@
-//! `[scheduler.job]` as users write it, and its conversion to a [`JobSpec`]. All problems are reported at once.
+//! `[scheduler.job]` as users write it, and its conversion to a [`JobSpec`]; its `resources` alone become
+//! [`JobResources`]. All problems are reported at once.
 
 use serde::Deserialize;
 
 use crate::amount::{FieldError, parse_count, parse_gigabytes, parse_milli};
 use crate::executor::ExecutorClass;
 use crate::input_value::InputValue;
-use crate::job::{AdamW, JobSpec, ModelType, Nesterov, PriceRange, Secret, Source};
+use crate::job::{AdamW, JobResources, JobSpec, ModelType, Nesterov, PriceRange, Secret, Source};
 use crate::money::Money;
 use crate::name::Name;
 use crate::requirement::Requirement;
 
-/// More workers than a round can wait for.
-pub const MAX_WORKERS: u32 = 10_000;
+/// More workers than a round can wait for, and as many as one advert calls for.
+pub const MAX_WORKERS: u32 = 4_096;
 /// The largest models come in a few hundred files.
 pub const MAX_FILENAMES: usize = 4_096;
 /// As many as there are resources, and room to report a mistake.
@@ -70,14 +71,15 @@ struct NesterovInput {
     momentum: InputValue,
 }
 
+/// The workers that a job needs, apart from what they run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResourcesInput {
+#[serde(deny_unknown_fields, expecting = "an object of resources")]
+pub struct ResourcesInput {
     num_workers: InputValue,
+    min_workers: Option<InputValue>,
     #[serde(default)]
     worker: Vec<ResourceEntryInput>,
-    #[serde(default)]
-    parameter_server: Vec<ResourceEntryInput>,
+    parameter_server: Option<Vec<ResourceEntryInput>>,
     worker_price: Option<PriceInput>,
     parameter_server_price: Option<PriceInput>,
 }
@@ -111,6 +113,19 @@ impl TryFrom<JobInput> for JobSpec {
     }
 }
 
+impl TryFrom<ResourcesInput> for JobResources {
+    type Error = Vec<FieldError>;
+
+    fn try_from(input: ResourcesInput) -> Result<JobResources, Vec<FieldError>> {
+        let mut problems = Problems::default();
+        let resources = problems.resources(&input);
+        match resources {
+            Some(resources) if problems.0.is_empty() => Ok(resources),
+            _ => Err(problems.0),
+        }
+    }
+}
+
 /// All problems found so far. Each method reads one part; `None` means that the part has a problem.
 #[derive(Default)]
 struct Problems(Vec<FieldError>);
@@ -126,20 +141,7 @@ impl Problems {
         let dataset = self.note(input.dataset.dataset.as_name("dataset.dataset"));
         let inner_optimizer = self.adamw(&input.inner_optimizer);
         let outer_optimizer = self.nesterov(&input.outer_optimizer);
-        let resources = input.resources;
-        let num_workers = self.note(workers(&resources.num_workers));
-        let worker =
-            self.resource_entries("resources.worker", ExecutorClass::Train, &resources.worker);
-        let parameter_server = self.resource_entries(
-            "resources.parameter_server",
-            ExecutorClass::Aggregate,
-            &resources.parameter_server,
-        );
-        let worker_price =
-            resources.worker_price.map(|price| self.price("resources.worker_price", &price));
-        let parameter_server_price = resources
-            .parameter_server_price
-            .map(|price| self.price("resources.parameter_server_price", &price));
+        let resources = self.resources(&input.resources);
         Some(JobSpec {
             model: model?,
             model_type: model_type?,
@@ -147,11 +149,47 @@ impl Problems {
             dataset: dataset?,
             inner_optimizer: inner_optimizer?,
             outer_optimizer: outer_optimizer?,
+            resources: resources.map(|resources| JobResources {
+                // Training has one in any case.
+                parameter_server: Some(resources.parameter_server.unwrap_or(Requirement {
+                    class: ExecutorClass::Aggregate,
+                    ..Requirement::default()
+                })),
+                ..resources
+            })?,
+        })
+    }
+
+    fn resources(&mut self, input: &ResourcesInput) -> Option<JobResources> {
+        let num_workers = self.note(workers("resources.num_workers", &input.num_workers));
+        let min_workers = match &input.min_workers {
+            None => num_workers,
+            Some(given) => self.note(workers("resources.min_workers", given)),
+        };
+        if let (Some(given), Some(min), Some(all)) = (&input.min_workers, min_workers, num_workers)
+            && min > all
+        {
+            let problem = format!("is more than num_workers = {all}: lower it");
+            self.0.push(FieldError::new("resources.min_workers", given, problem));
+        }
+        let worker = self.resource_entries("resources.worker", ExecutorClass::Train, &input.worker);
+        let parameter_server = input.parameter_server.as_ref().map(|entries| {
+            let class = ExecutorClass::Aggregate;
+            self.resource_entries("resources.parameter_server", class, entries)
+        });
+        let price = |problems: &mut Problems, at: &str, given: &Option<PriceInput>| {
+            given.as_ref().and_then(|given| problems.price(at, given))
+        };
+        let worker_price = price(self, "resources.worker_price", &input.worker_price);
+        let at = "resources.parameter_server_price";
+        let parameter_server_price = price(self, at, &input.parameter_server_price);
+        Some(JobResources {
             num_workers: num_workers?,
+            min_workers: min_workers?,
             worker,
             parameter_server,
-            worker_price: worker_price.flatten(),
-            parameter_server_price: parameter_server_price.flatten(),
+            worker_price,
+            parameter_server_price,
         })
     }
 
@@ -264,8 +302,7 @@ fn path(field: &str, given: &InputValue) -> Result<Name, FieldError> {
     Ok(name)
 }
 
-fn workers(given: &InputValue) -> Result<u32, FieldError> {
-    let field = "resources.num_workers";
+fn workers(field: &str, given: &InputValue) -> Result<u32, FieldError> {
     match parse_count(field, given.as_str(), MAX_WORKERS)? {
         0 => Err(FieldError::new(field, given, "is invalid: give at least 1")),
         count => Ok(count),

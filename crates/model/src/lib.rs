@@ -41,8 +41,8 @@ pub use gpu_ids::GpuIds;
 pub use id::{
     AdvertId, AttemptId, Epoch, Fence, JobId, LeaseId, OfferId, SchedulerId, TaskId, WorkerId,
 };
-pub use job::JobSpec;
-pub use job_input::JobInput;
+pub use job::{JobResources, JobSpec, PriceRange};
+pub use job_input::{JobInput, ResourcesInput};
 pub use ledger::{Fit, Ledger, LedgerError};
 pub use map::{Map, Set, ShardedMap};
 pub use metadata::{Metadata, MetadataValue};

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
-use futures::stream;
+use futures::{Stream, StreamExt, stream};
 use hypha_engine::Notice;
 use hypha_model::{Payload, TaskId, TaskState, WorkerId};
 use serde::Serialize;
@@ -26,7 +26,7 @@ use crate::timestamp::Timestamp;
 use crate::watch::Watch;
 
 /// The interval of keep-alive comments: proxies close connections that are silent for a minute.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// An event of a task. The first event and the last have the whole task instead.
 #[derive(Serialize, ToSchema)]
@@ -111,8 +111,15 @@ pub(super) fn stream_response(
     };
     let first = event(first.status.as_str(), first);
     let later = stream::unfold(events, |mut events| async { Some((events.next().await?, events)) });
-    let all = futures::StreamExt::chain(stream::iter([first]), later);
-    let all = futures::StreamExt::map(all, Ok::<Bytes, Infallible>);
+    event_stream(first, later)
+}
+
+/// A response with events.
+pub(crate) fn event_stream(
+    first: Bytes,
+    later: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response {
+    let all = stream::iter([first]).chain(later).map(Ok::<Bytes, Infallible>);
     let kind = HeaderValue::from_static("text/event-stream");
     let mut response = response::with_type(StatusCode::OK, kind, Body::from_stream(all));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -213,7 +220,7 @@ fn end_event(snapshot: &TaskSnapshot) -> Bytes {
 }
 
 /// An event with JSON as its data, on one line.
-fn event<T: Serialize>(name: &str, body: &T) -> Bytes {
+pub(crate) fn event<T: Serialize>(name: &str, body: &T) -> Bytes {
     let mut text = format!("event: {name}\ndata: ").into_bytes();
     let from = text.len();
     if serde_json::to_writer(&mut text, body).is_err() {

@@ -130,21 +130,26 @@ impl TaskForm<'_> {
         };
         let requirement = requirement(self.requirements.unwrap_or_default(), model, outer)?;
         caller.check_priority(requirement.priority)?;
-        let input = self.input.map_or("null", RawValue::get);
-        serde_json::from_str::<PortableJson>(input).map_err(|error| Error {
-            message: format!("input: {error}"),
-            ..json::parse_error(&error)
-        })?;
         Ok(TaskSpec {
             requirement,
-            input: Payload::from(input.as_bytes()),
+            input: payload("input", self.input)?,
             metadata: self.metadata.map(|labels| labels.0).unwrap_or_default(),
             tenant: caller.tenant.clone(),
-            timeout: self.timeout.as_ref().map(timeout).transpose()?,
+            timeout: self.timeout.as_ref().map(|it| timeout("timeout", it)).transpose()?,
             form: InputKind::Task,
             stream: self.stream.unwrap_or_default(),
         })
     }
+}
+
+/// The input of an executor: any JSON, passed on unchanged.
+pub(crate) fn payload(field: &str, input: Option<&RawValue>) -> Result<Payload, Error> {
+    let input = input.map_or("null", RawValue::get);
+    serde_json::from_str::<PortableJson>(input).map_err(|error| Error {
+        message: format!("{field}: {error}"),
+        ..json::parse_error(&error)
+    })?;
+    Ok(Payload::from(input.as_bytes()))
 }
 
 /// The requirement, with those of its fields that may also be given beside it.
@@ -176,14 +181,17 @@ fn requirement(
     Ok(requirement)
 }
 
-fn timeout(given: &InputValue) -> Result<Span, Error> {
-    match parse_seconds("timeout", given.as_str()).map_err(field_error)? {
-        Span::ZERO => Err(Error::unprocessable("timeout: `0` leaves no time: give more seconds")),
+/// How long an attempt may take.
+pub(crate) fn timeout(field: &str, given: &InputValue) -> Result<Span, Error> {
+    match parse_seconds(field, given.as_str()).map_err(field_error)? {
+        Span::ZERO => {
+            Err(Error::unprocessable(format!("{field}: `0` leaves no time: give more seconds")))
+        }
         span => Ok(span),
     }
 }
 
-fn field_error(error: FieldError) -> Error {
+pub(crate) fn field_error(error: FieldError) -> Error {
     Error::unprocessable(error.to_string())
 }
 

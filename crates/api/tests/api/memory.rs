@@ -12,8 +12,9 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use hypha_api::{
-    NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
-    ServiceFuture, ServiceUnavailable, SubmitResult, Watch, WatchSender, watch_channel,
+    JobChanges, NewBackEnd, Object, ObjectError, ObjectFuture, RegisterError, RegisterFuture,
+    SchedulerApi, ServiceFuture, ServiceUnavailable, SubmitResult, Watch, WatchSender,
+    watch_channel,
 };
 use hypha_engine::InstanceNotification;
 use hypha_engine::record::StoredTask;
@@ -23,12 +24,13 @@ use hypha_engine::{
     Scheduler, SchedulerEvent, SchedulerStep, Settings, ToWorker,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk, Released};
+use hypha_market::{Advert, Offer, OfferedRole, Portion};
 use hypha_model::{
     AttemptId, Capacity, Device, Digest, Epoch, Executor, ExecutorClass, FailureKind, Fence,
-    LeaseId, Money, Name, ObjectRef, Payload, Rng, SchedulerId, Span, TaskError, TaskId,
+    LeaseId, Money, Name, ObjectRef, OfferId, Payload, Rng, SchedulerId, Span, TaskError, TaskId,
     TaskResult, Time, Worker, WorkerId,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
@@ -53,6 +55,11 @@ pub(crate) struct State {
     /// Attempts that workers were ordered to stop.
     cancelled: Vec<AttemptId>,
     watched: Vec<(TaskId, WatchSender)>,
+    job_changes: watch::Sender<u64>,
+    /// Offers that are not accepted yet.
+    offers: BTreeMap<OfferId, Arc<Advert>>,
+    /// What workers ask for an hour; `None` for no offers.
+    pub(crate) asked_price: Option<Money>,
     unavailable: Option<String>,
     objects: BTreeMap<(TaskId, Digest), Vec<u8>>,
     /// Healthy task instances and servers, with their models.
@@ -111,6 +118,9 @@ impl Memory {
             held: Vec::new(),
             cancelled: Vec::new(),
             watched: Vec::new(),
+            job_changes: watch::Sender::new(0),
+            offers: BTreeMap::new(),
+            asked_price: None,
             unavailable: None,
             objects: BTreeMap::new(),
             healthy: BTreeMap::new(),
@@ -143,6 +153,15 @@ impl Memory {
             milli_gpu: 1_000,
         };
         worker.capacity.devices = vec![device; gpus];
+        self.with_state(|state| {
+            state.workers.insert(worker.id, n);
+            state.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
+        });
+    }
+
+    /// A worker that takes any part of a job.
+    pub(crate) fn add_training_worker(&self, n: u8) {
+        let worker = training_worker(n);
         self.with_state(|state| {
             state.workers.insert(worker.id, n);
             state.event(SchedulerEvent::WorkerFound(Arc::new(worker)));
@@ -413,6 +432,7 @@ impl State {
             match effect {
                 Effect::Notice { task, notice } => self.notify_watchers(task, &notice),
                 Effect::ToWorker { worker, message } => self.handle_worker_message(worker, message),
+                Effect::JobChanged(_) => self.job_changes.send_modify(|count| *count += 1),
                 _ => {}
             }
         }
@@ -475,6 +495,26 @@ impl State {
                 let run = Span::from_millis(2);
                 say(FromWorker::Finished { attempt, fence, run, outcome });
             }
+            ToWorker::Advertise(advert) => match self.asked_price {
+                None => say(FromWorker::NotOffered(advert.id)),
+                Some(price) => {
+                    let n = self.workers.get(&worker).copied().unwrap_or_default();
+                    let offer = training_offer(n, &advert, price, (self.now, &mut self.rng));
+                    self.offers.insert(offer.id, advert);
+                    say(FromWorker::Offered(Arc::new(offer)));
+                }
+            },
+            ToWorker::AcceptOffer { offer, request, ttl, .. } => match self.offers.remove(&offer) {
+                None => say(FromWorker::OfferUnknown(offer)),
+                Some(_) => say(FromWorker::LeaseGranted {
+                    request,
+                    lease: LeaseId::new(self.now, &mut self.rng),
+                    epoch: Epoch(1),
+                    ttl,
+                    portion: None,
+                    holding: Vec::new(),
+                }),
+            },
             ToWorker::Cancel { attempt, fence } => {
                 self.held.retain(|held| held.ids() != (attempt, fence));
                 self.cancelled.push(attempt);
@@ -507,6 +547,10 @@ impl SchedulerApi for Memory {
         let (watched, watch) = watch_channel();
         self.with_state(|state| state.watched.push((task, watched)));
         watch
+    }
+
+    fn job_changes(&self) -> JobChanges {
+        self.lock().job_changes.subscribe()
     }
 
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
@@ -604,6 +648,32 @@ pub(crate) fn worker_id(n: u8) -> WorkerId {
 fn instance_id(address: &str) -> WorkerId {
     let digest = blake3::hash(address.as_bytes());
     WorkerId::from_uuid(Uuid::from_slice(&digest.as_bytes()[..16]).unwrap())
+}
+
+/// A worker that trains and aggregates with any model.
+fn training_worker(n: u8) -> Worker {
+    let mut worker = worker(n, &[]);
+    worker.executors[0].class = ExecutorClass::Train;
+    let server = Executor { class: ExecutorClass::Aggregate, ..worker.executors[0].clone() };
+    worker.executors.push(server);
+    worker
+}
+
+/// An offer of such a worker for all roles, at this price.
+fn training_offer(n: u8, advert: &Advert, price: Money, (now, rng): (Time, &mut Rng)) -> Offer {
+    let worker = Arc::new(training_worker(n));
+    let role = |role: u16| OfferedRole { role, price, portion: Portion::whole(&worker) };
+    Offer {
+        id: OfferId::new(now, rng),
+        advert: advert.id,
+        epoch: Epoch(1),
+        roles: (0..advert.roles.len() as u16).map(role).collect(),
+        worker,
+        reserved_for: Span::from_secs(5),
+        speed_milli: None,
+        backlog: Span::ZERO,
+        is_relayed: false,
+    }
 }
 
 fn worker(n: u8, models: &[&str]) -> Worker {

@@ -10,14 +10,14 @@ use hypha_market::{
     Portion, WorkerStanding,
 };
 use hypha_model::{
-    AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, OfferId, Requirement,
-    Span, TaskError, TaskId, Time, WorkerId,
+    AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, Name, OfferId,
+    Requirement, Span, TaskError, TaskId, Time, WorkerId,
 };
 
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::{
-    AcceptedJob, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent, MarketEventKind,
-    MemberView, RoleView, StoredRun, accounts_of, jobs_of, pool_of,
+    AcceptedJob, AdvertView, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent,
+    MarketEventKind, MemberView, RoleView, StoredRun, accounts_of, jobs_of, pool_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::record::Record;
@@ -310,8 +310,14 @@ impl Scheduler {
             return None;
         };
         match message {
-            FromWorker::Started { .. } | FromWorker::Running { .. } => run.is_running = true,
-            FromWorker::Progress { permille, .. } => run.progress_permille = permille,
+            FromWorker::Started { .. } | FromWorker::Running { .. } => {
+                run.is_running = true;
+                step.send_at_once(Effect::JobChanged(id));
+            }
+            FromWorker::Progress { permille, .. } => {
+                (run.is_running, run.progress_permille) = (true, permille);
+                step.send_at_once(Effect::JobChanged(id));
+            }
             FromWorker::Refused { .. } => self.member_lost(now, lease, LossReason::Refused, step),
             FromWorker::Finished { attempt, outcome, .. } => {
                 self.run_finished(now, (id, lease), (attempt, fence), outcome, step);
@@ -522,8 +528,8 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) {
         let Some(mut job) = self.jobs.active.remove(&id) else { return };
-        let ended = EndedJob { job: id, state, finished: now, error, lost: job.lost };
-        let ended = Arc::new(ended);
+        let (lost, done) = (job.lost, job.done.clone());
+        let ended = Arc::new(EndedJob { job: id, state, finished: now, error, lost, done });
         for (lease, run) in &job.runs {
             self.jobs.by_fence.remove(&run.stored.fence);
             let done = job.done.clone();
@@ -803,6 +809,43 @@ impl Scheduler {
         ids.into_iter().take(most).filter_map(|id| self.job(id)).collect()
     }
 
+    /// Whose job this is; `None` if there is no such job.
+    pub fn job_tenant(&self, id: JobId) -> Option<Option<&Name>> {
+        let active = self.jobs.active.get(&id).map(|job| &job.accepted);
+        let known = active.or_else(|| self.jobs.ended.get(&id).map(|(accepted, _)| accepted))?;
+        Some(known.plan.tenant.as_ref())
+    }
+
+    /// The jobs that have not ended, with how many members each has.
+    pub fn active_jobs(&self) -> impl Iterator<Item = (JobId, usize)> {
+        self.jobs.active.iter().map(|(id, job)| (*id, job.gang.members().count()))
+    }
+
+    /// The adverts that are open.
+    pub fn open_adverts(&self) -> Vec<AdvertView> {
+        let open = |(id, job): (&JobId, &Job)| {
+            let (advert, offers) = job.gang.open_advert()?;
+            let plan = &job.accepted.plan;
+            let wanted: u32 = plan.gang.roles.iter().map(|role| role.count).sum();
+            let done: u32 = job.done.iter().sum();
+            let present = job.gang.members().count() as u32 + done;
+            Some(AdvertView {
+                id: advert,
+                job: *id,
+                tenant: plan.tenant.clone(),
+                wanted: wanted.saturating_sub(present),
+                bid: plan.gang.roles.iter().map(|role| role.bid).max().unwrap_or(Money::ZERO),
+                offers: offers as u32,
+            })
+        };
+        self.jobs.active.iter().filter_map(open).collect()
+    }
+
+    /// The sequence of the last event of the market.
+    pub fn market_sequence(&self) -> u64 {
+        self.jobs.sequence
+    }
+
     /// The last events of the market after `after`, the oldest first, at most `most`.
     pub fn market_events(&self, after: u64, most: usize) -> Vec<MarketEvent> {
         let is_new = |event: &&MarketEvent| event.sequence > after;
@@ -877,6 +920,7 @@ fn ended_view(accepted: &AcceptedJob, ended: &EndedJob) -> JobView {
         finished: Some(ended.finished),
         error: ended.error.clone(),
         lost: ended.lost,
+        roles: role_views(&accepted.plan, &ended.done),
         ..base_view(accepted, ended.state)
     }
 }

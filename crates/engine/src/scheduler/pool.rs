@@ -88,6 +88,7 @@ impl Scheduler {
             let worker = stored.worker;
             if let Some((slot, state)) = self.state_of(worker) {
                 state.lease = held(&stored, now, now, now);
+                self.placement.set_price(slot, Some(stored.price), now);
                 self.arm_worker(slot);
             }
             self.pool.members.insert(worker, PoolMember { stored, idle_since: None });
@@ -255,9 +256,10 @@ impl Scheduler {
             state.lease = held(&stored, member.until(), next, now);
             let record = JobRecord::PoolJoined(Box::new(stored.clone()));
             step.persist(Record::Job(record));
-            let portion = Some(stored.portion.clone());
+            let (portion, price) = (Some(stored.portion.clone()), stored.price);
             self.pool.members.insert(worker, PoolMember { stored, idle_since: None });
             self.set_portion(now, slot, portion, step);
+            self.placement.set_price(slot, Some(price), now);
             self.update_availability(now, slot);
             self.arm_worker(slot);
             step.send(Effect::WorkerLeased(worker));
@@ -270,6 +272,9 @@ impl Scheduler {
         if let Some(member) = self.pool.members.remove(&worker) {
             self.close_account(now, member.stored.lease, step);
             step.persist(Record::Job(JobRecord::PoolLeft(worker)));
+            if let Some(slot) = self.slot_of.get(&worker).copied() {
+                self.placement.set_price(slot, None, now);
+            }
         }
     }
 

@@ -42,7 +42,18 @@ fn the_seed_is_read() {
         dataset: name("imagenet"),
         inner_optimizer: AdamW { learning_rate: 0.001, betas: [0.9, 0.999], epsilon: 1e-8 },
         outer_optimizer: Nesterov { learning_rate: 0.7, momentum: 0.9 },
+        resources: seed_resources(),
+    };
+    assert_eq!(spec, expected);
+    let stored = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&stored).unwrap(), spec);
+}
+
+fn seed_resources() -> JobResources {
+    let name = |text: &str| text.parse::<Name>().unwrap();
+    JobResources {
         num_workers: 4,
+        min_workers: 4,
         worker: Requirement {
             class: ExecutorClass::Train,
             executor: Some(name("diloco-transformer")),
@@ -52,13 +63,13 @@ fn the_seed_is_read() {
             gpu_memory_bytes: 10_000_000_000,
             ..Requirement::default()
         },
-        parameter_server: Requirement {
+        parameter_server: Some(Requirement {
             class: ExecutorClass::Aggregate,
             executor: Some(name("parameter-server")),
             cpu_milli: 4_000,
             memory_bytes: 16_000_000_000,
             ..Requirement::default()
-        },
+        }),
         worker_price: Some(PriceRange {
             bid: Money::from_micros(110_000_000),
             max: Money::from_micros(160_000_000),
@@ -67,10 +78,23 @@ fn the_seed_is_read() {
             bid: Money::from_micros(80_000_000),
             max: Money::from_micros(120_000_000),
         }),
-    };
-    assert_eq!(spec, expected);
-    let stored = serde_json::to_string(&spec).unwrap();
-    assert_eq!(serde_json::from_str::<JobSpec>(&stored).unwrap(), spec);
+    }
+}
+
+#[test]
+fn the_resources_of_the_seed_are_read_alone_from_toml_and_from_json() {
+    let whole: toml::Value = toml::from_str(SEED).unwrap();
+    let resources = &whole["scheduler"]["job"]["resources"];
+    let input: ResourcesInput = resources.clone().try_into().unwrap();
+    assert_eq!(JobResources::try_from(input), Ok(seed_resources()));
+    let input: ResourcesInput =
+        serde_json::from_str(&serde_json::to_string(resources).unwrap()).unwrap();
+    assert_eq!(JobResources::try_from(input), Ok(seed_resources()));
+
+    let few: ResourcesInput =
+        serde_json::from_str(r#"{"num_workers": 9, "min_workers": 2}"#).unwrap();
+    let few = JobResources::try_from(few).unwrap();
+    assert_eq!((few.num_workers, few.min_workers, few.parameter_server), (9, 2, None));
 }
 
 #[test]
@@ -90,6 +114,16 @@ fn invalid_fields_are_named() {
             "num_workers = 4",
             "num_workers = 1e9",
             "resources.num_workers: `1000000000` is too large",
+        ),
+        (
+            "num_workers = 4",
+            "num_workers = 4\nmin_workers = 5",
+            "resources.min_workers: `5` is more than num_workers = 4",
+        ),
+        (
+            "num_workers = 4",
+            "num_workers = 4\nmin_workers = 0",
+            "resources.min_workers: `0` is invalid",
         ),
         ("bid = 110.0", "bid = 200", "resources.worker_price.bid: `200` is more than max = 160"),
         ("bid = 110.0", "bid = nan", "resources.worker_price.bid: `NaN` is not finite"),

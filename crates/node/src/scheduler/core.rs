@@ -4,7 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hypha_api::{ServiceFuture, ServiceUnavailable, SubmitResult, Watch};
+use hypha_api::{JobChanges, ServiceFuture, ServiceUnavailable, SubmitResult, Watch};
 use hypha_driver::SharedMachine;
 use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
@@ -104,6 +104,11 @@ impl SchedulerCore {
     /// Watches a task from now on.
     pub(super) fn watch(&self, task: TaskId) -> Watch {
         self.machine.handler().watch(task)
+    }
+
+    /// Changes whenever a job does.
+    pub(super) fn job_changes(&self) -> JobChanges {
+        self.machine.handler().job_changes.subscribe()
     }
 
     /// Reads from the machine.

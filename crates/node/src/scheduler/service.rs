@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hypha_api::{
-    NewBackEnd, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi, ServiceFuture,
-    ServiceUnavailable, SubmitResult, Watch,
+    JobChanges, NewBackEnd, ObjectFuture, RegisterError, RegisterFuture, SchedulerApi,
+    ServiceFuture, ServiceUnavailable, SubmitResult, Watch,
 };
 use hypha_backends::{BackEndSettings, Format, HttpWorkers};
 use hypha_engine::record::StoredTask;
@@ -48,6 +48,10 @@ impl SchedulerApi for SchedulerService {
 
     fn watch(&self, task: TaskId) -> Watch {
         self.core.watch(task)
+    }
+
+    fn job_changes(&self) -> JobChanges {
+        self.core.job_changes()
     }
 
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
