@@ -164,6 +164,11 @@ impl InFlight {
         self.runs.get(&task)?.executor
     }
 
+    /// Whether a task was dispatched to the worker.
+    pub(crate) fn has(&self, task: TaskRef) -> bool {
+        self.runs.contains_key(&task)
+    }
+
     /// The rest of the run of a task, or all of it if it has not begun.
     pub(crate) fn remaining_run(&self, task: TaskRef, now: Time) -> Option<Estimate> {
         let run = self.runs.get(&task)?;

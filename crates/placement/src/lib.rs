@@ -23,6 +23,7 @@ mod parked;
 mod parts;
 mod plan;
 mod pool;
+mod price;
 mod queue_cursor;
 mod reasons;
 mod reliability;
@@ -38,7 +39,7 @@ mod waiting;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use hypha_model::{Name, PagedSlab, Rng, Span, TaskSpec, Time};
+use hypha_model::{Maximise, Name, PagedSlab, Rng, Span, TaskSpec, Time};
 use hypha_predict::{Estimate, Predictor, Query};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,7 @@ pub use member::MAX_PREFETCH_PER_SLOT;
 pub use mutant::PlacementMutant;
 pub use named_gpus::NamedGpus;
 pub use pool::WorkerView;
+pub use price::MAX_RUNS_WAITED_FOR_PRICE;
 pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};
 pub use statistics::Statistics;
 pub use strategy::{
@@ -150,12 +152,19 @@ pub struct Preferences {
     pub max_local_wait: Span,
     /// At most this many tasks are in flight at a time.
     pub max_in_flight: Option<u32>,
+    /// What counts when a worker is chosen for a task that does not state it.
+    pub maximise: Maximise,
 }
 
 impl Default for Preferences {
     fn default() -> Preferences {
-        let max_local_wait = Span::from_secs(1);
-        Preferences { max_rtt: None, prefer_region: None, max_local_wait, max_in_flight: None }
+        Preferences {
+            max_rtt: None,
+            prefer_region: None,
+            max_local_wait: Span::from_secs(1),
+            max_in_flight: None,
+            maximise: Maximise::default(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hypha_model::{RefusalKind, Span, Time};
+use hypha_model::{Maximise, RefusalKind, Span, Time};
 use hypha_predict::Predictor;
 
 use crate::decision::HeldBack;
@@ -329,13 +329,26 @@ impl Placement {
         if member.lacks_usable_executor(&entry.request.spec.requirement) {
             return false;
         }
+        // A task that weighs prices is looked at again when it has waited for them for long enough.
+        let by_price = decision.explanation().is_some_and(|it| it.maximise != Maximise::Speed);
+        let price = match by_price {
+            true => {
+                let rule = self.price_rule(&entry.request, entry.predicted_s, &self.recipe, now);
+                if rule.is_none() {
+                    return false;
+                }
+                rule
+            }
+            false => None,
+        };
         let hardware = member.hardware;
         let cost = held.score - waited_s * held.wait_cost_rate;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {
             let attempts = 1.0 + member.reliability.min_extra_attempts();
             let run_s = decision.base_s * member.factor * attempts;
-            member.hardware == hardware && run_s + member.rtt_s >= cost
+            let cost_s = price.map_or(0.0, |price| price.cost_s(member, run_s));
+            member.hardware == hardware && run_s + member.rtt_s + cost_s >= cost
         })
     }
 

@@ -9,6 +9,7 @@ mod fixture;
 mod locality;
 mod parked;
 mod parts;
+mod prices;
 mod random;
 mod records;
 mod resources;
