@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hypha_model::amount::{self, FieldError};
 use hypha_model::requirement_input::MIN_BARE_BYTES;
-use hypha_model::{ExecutorClass, Money, Name};
+use hypha_model::{ExecutorClass, Maximise, Money, Name};
 use hypha_placement::Strategy;
 use ipnet::IpNet;
 
@@ -91,6 +91,11 @@ fn none_of(given: &SourcedValue, names: &[&str]) -> Problem {
         Some(_) => Problem::new(format!("expected {what}")),
         None => Problem::expected(&what, given),
     }
+}
+
+impl Choice for Maximise {
+    const NAMES: &'static [(&'static str, Maximise)] =
+        &[("speed", Maximise::Speed), ("cost", Maximise::Cost), ("balance", Maximise::Balance)];
 }
 
 impl Choice for ExecutorClass {

@@ -234,6 +234,7 @@ fn each_key_with_a_default_does_something() {
             &[
                 ("data_dir", "'d'"),
                 ("scheduler.selection_algorithm", "'fifo'"),
+                ("scheduler.maximise", "'cost'"),
                 ("scheduler.task_timeout", "7"),
                 ("scheduler.discovery_interval", "7"),
                 ("scheduler.max_queue", "7"),

@@ -154,6 +154,7 @@ fn decision_by_price_explains_itself() {
     assert_eq!(refusals(&full), [RefusalKind::TooSlow]);
 
     // A task that speed decides about says so.
+    let mut fixture = pool(&[(1.0, 1), (4.0, 100)], Preferences::default());
     let special = fixture.arrive(task(Some(Maximise::Balance), Some(0.1)));
     fixture.plan();
     assert_eq!(fixture.placement.explanation(special).unwrap().maximise, Maximise::Speed);
