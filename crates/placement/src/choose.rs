@@ -72,7 +72,7 @@ struct Evaluation<'a> {
     /// How much more waiting costs than running.
     surcharge: f64,
     /// How prices count, if they do.
-    price: Option<PriceRule>,
+    price: Option<&'a PriceRule>,
     rng: &'a mut Rng,
     scratch: &'a mut Scratch,
 }
@@ -109,7 +109,7 @@ impl Placement {
             needs_free_gpus: false,
             held: decision.held,
             surcharge,
-            price,
+            price: price.as_ref(),
             rng: &mut self.rng,
             scratch: &mut self.scratch,
         };
@@ -228,7 +228,7 @@ impl Placement {
             needs_free_gpus: false,
             held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
-            price: price.filter(|_| decided_by_price),
+            price: price.as_ref().filter(|_| decided_by_price),
             rng: &mut rng,
             scratch: &mut scratch,
         };
@@ -263,7 +263,7 @@ impl Placement {
     }
 }
 
-impl Evaluation<'_> {
+impl<'a> Evaluation<'a> {
     /// Workers on which the task has not failed go first, and among them those with the named GPUs free.
     /// `max_local_wait` is what the preferred region is worth, if there is one.
     fn in_passes(
@@ -299,6 +299,7 @@ impl Evaluation<'_> {
 
     /// A worker by its price, of those where the task is in time and does not wait for too long; if there is none, by
     /// speed. Two searches at most, or three where local workers are preferred.
+    #[inline(never)]
     fn select_by_price(
         &mut self,
         need: &Need,
@@ -317,6 +318,7 @@ impl Evaluation<'_> {
         found
     }
 
+    #[inline]
     fn select_by_speed(
         &mut self,
         need: &Need,
@@ -443,7 +445,7 @@ impl Evaluation<'_> {
         }
     }
 
-    fn bound(&self) -> Bound {
+    fn bound(&self) -> Bound<'a> {
         if self.recipe.is_time_based() {
             // A task that needs room now does not wait.
             let waits = self.recipe.bind != Bind::WithRoom;
@@ -662,7 +664,7 @@ impl Evaluation<'_> {
                 surcharge_s: self.surcharge * terms.wait_s,
                 transfer_s: member.rtt_s,
                 risk_s: extra_attempts * run_s,
-                cost_s: match &self.price {
+                cost_s: match self.price {
                     Some(price) => price.cost_s(member, (1.0 + extra_attempts) * run_s),
                     None => 0.0,
                 },
@@ -741,7 +743,7 @@ impl Evaluation<'_> {
 
 /// How the bounds of a tree's node become a lower bound of the scores below it.
 #[derive(Clone, Copy)]
-enum Bound {
+enum Bound<'a> {
     /// The key is what is minimised.
     Key,
     /// The trees are those of a strategy that needs room now, and this task does not.
@@ -750,33 +752,50 @@ enum Bound {
     /// to end later still.
     Finish { now_s: f64, wait_cost_rate: f64 },
     /// The same, where prices count.
-    Priced { now_s: f64, wait_cost_rate: f64, price: PriceRule },
+    Priced { now_s: f64, wait_cost_rate: f64, price: &'a PriceRule },
 }
 
-impl Bound {
+impl Bound<'_> {
+    #[inline]
     fn lower(&self, bounds: &Bounds, base_s: f64) -> f64 {
         match *self {
             Bound::Key => bounds.key,
             Bound::Load => f64::from(bounds.load_or_price),
             Bound::Finish { now_s, wait_cost_rate } => {
-                // Bounds are kept in single precision. Without the last factor, equal workers would seem slightly
-                // better, and every free one would be looked at.
-                let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
-                (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
+                least_finish_s(bounds, base_s, now_s, wait_cost_rate)
             }
             Bound::Priced { now_s, wait_cost_rate, price } => {
-                let time_s = Bound::Finish { now_s, wait_cost_rate }.lower(bounds, base_s);
-                let cost_s = base_s * f64::from(f32::from_bits(bounds.load_or_price)) * price.rate;
-                // Where no task would be in time, or would begin soon enough, there is nothing to find.
-                let wait_s = (bounds.key - now_s).max(0.0);
-                let finish_s = wait_s + base_s * f64::from(bounds.factor);
-                match wait_s > price.max_wait_s || finish_s > price.max_finish_s {
-                    true => f64::INFINITY,
-                    false => time_s + cost_s * (1.0 + 1e-7),
-                }
+                least_priced_s(bounds, base_s, now_s, wait_cost_rate, price)
             }
         }
     }
+}
+
+#[inline]
+fn least_finish_s(bounds: &Bounds, base_s: f64, now_s: f64, wait_cost_rate: f64) -> f64 {
+    // Bounds are kept in single precision. Without the last factor, equal workers would seem slightly better, and every
+    // free one would be looked at.
+    let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
+    (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
+}
+
+/// Apart, so that the bound without prices stays short enough to be inlined.
+#[inline(never)]
+fn least_priced_s(
+    bounds: &Bounds,
+    base_s: f64,
+    now_s: f64,
+    wait_cost_rate: f64,
+    price: &PriceRule,
+) -> f64 {
+    let wait_s = (bounds.key - now_s).max(0.0);
+    let finish_s = wait_s + base_s * f64::from(bounds.factor);
+    // Where no task would be in time, or would begin soon enough, there is nothing to find.
+    if wait_s > price.max_wait_s || finish_s > price.max_finish_s {
+        return f64::INFINITY;
+    }
+    let cost_s = base_s * f64::from(f32::from_bits(bounds.load_or_price)) * price.rate;
+    least_finish_s(bounds, base_s, now_s, wait_cost_rate) + cost_s * (1.0 + 1e-7)
 }
 
 /// Long tasks may wait for a fast worker, where they gain most; short ones should take a free one. An uncertain task

@@ -234,7 +234,7 @@ impl Placement {
             true => UNREACHABLE_RANK,
             false => order::urgent_rank(order, requirement.priority, deadline),
         };
-        let lane = Lane { interactive: entry.request.interactive, urgent: !unreachable };
+        let lane = Lane::new(entry.request.interactive, !unreachable);
         let tenant = self.tenants.of(&entry.request.spec);
         let shape = self.waiting.insert(tenant, requirement, lane, entry.position(rank), task);
         entry.stage = Stage::Waiting(shape, rank);

@@ -468,7 +468,7 @@ impl Placement {
         if unaged && self.recipe.order != Order::Arrival {
             position.rank = (-1e3 * requirement.priority.as_f64()) as i64;
         }
-        let lane = Lane { interactive: entry.request.interactive, urgent: false };
+        let lane = Lane::new(entry.request.interactive, false);
         let tenant = self.tenants.of(&entry.request.spec);
         let shape = self.waiting.insert(tenant, requirement, lane, position, task);
         entry.stage = Stage::Waiting(shape, position.rank);
@@ -511,7 +511,7 @@ impl Placement {
         if arrived.rank < rank {
             self.waiting.remove(shape, entry.position(rank));
             let requirement = &entry.request.spec.requirement;
-            let lane = Lane { interactive: entry.request.interactive, urgent: false };
+            let lane = Lane::new(entry.request.interactive, false);
             let tenant = self.tenants.of(&entry.request.spec);
             let shape = self.waiting.insert(tenant, requirement, lane, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);

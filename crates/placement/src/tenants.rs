@@ -268,8 +268,8 @@ impl Placement {
 
     /// A task of the lane was dispatched: counts the urgent ones in a row while others of the tenant wait.
     pub(crate) fn count_urgent(&mut self, (tenant, lane): (TenantId, Lane)) {
-        let others_wait = || self.waiting.has_heads(tenant, Lane { urgent: false, ..lane });
-        let goes_before_others = lane.urgent && others_wait();
+        let others_wait = || self.waiting.has_heads(tenant, lane.with_urgency(false));
+        let goes_before_others = lane.is_urgent() && others_wait();
         let counted = &mut self.tenants.known[tenant.0 as usize].consecutive_urgent;
         *counted = match goes_before_others {
             true => counted.saturating_add(1),

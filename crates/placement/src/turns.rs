@@ -66,11 +66,11 @@ impl TurnCursor {
             QueueCursor::new(tenant, lane, resume.iter().find(from).map(|(.., from)| *from))
         };
         let walk = |tenant: TenantId| {
-            let urgent = Lane { interactive, urgent: true };
+            let urgent = Lane::new(interactive, true);
             let urgent = waiting.has_heads(tenant, urgent).then(|| {
                 Box::new(UrgentWalk { cursor: cursor(tenant, urgent), ahead: [None, None] })
             });
-            let cursor = cursor(tenant, Lane { interactive, urgent: false });
+            let cursor = cursor(tenant, Lane::new(interactive, false));
             TenantWalk { tenant, cursor, urgent, ..TenantWalk::default() }
         };
         let mut tenants = waiting.tenants(interactive).iter().copied();
@@ -79,14 +79,24 @@ impl TurnCursor {
     }
 
     /// The next task in order.
+    #[inline]
     pub(crate) fn next(
         &mut self,
         waiting: &WaitingQueue,
         rules: &impl TurnRules,
     ) -> Option<QueueEntry> {
-        if self.others.is_empty() && self.first.urgent.is_none() {
-            return self.first.cursor.next(waiting);
+        match self.others.is_empty() && self.first.urgent.is_none() {
+            true => self.first.cursor.next(waiting),
+            false => self.next_in_turn(waiting, rules),
         }
+    }
+
+    #[inline(never)]
+    fn next_in_turn(
+        &mut self,
+        waiting: &WaitingQueue,
+        rules: &impl TurnRules,
+    ) -> Option<QueueEntry> {
         let ignores_priority = rules.ignores_priority();
         let mut best: Option<(usize, Turn)> = None;
         let mut by_share = best;

@@ -27,22 +27,33 @@ impl QueuePosition {
         QueuePosition { rank: i64::MIN, submitted_us: 0, serial: 0 };
 }
 
-/// Which of a tenant's queues a task waits in.
+/// Which of a tenant's queues a task waits in: one bit for each question, so that it is compared in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lane {
-    /// Its client waits for the response.
-    pub(crate) interactive: bool,
-    /// Its deadline is near: see `deadlines.rs`.
-    pub(crate) urgent: bool,
-}
+pub(crate) struct Lane(u8);
 
 impl Lane {
-    fn index(self) -> usize {
-        usize::from(self.interactive) + 2 * usize::from(self.urgent)
+    const URGENT: u8 = 2;
+
+    /// `interactive` if the client waits for the response, `urgent` if the deadline is near (`deadlines.rs`).
+    pub(crate) fn new(interactive: bool, urgent: bool) -> Lane {
+        Lane(u8::from(interactive) + if urgent { Lane::URGENT } else { 0 })
     }
 
-    fn with_other_urgency(self) -> Lane {
-        Lane { urgent: !self.urgent, ..self }
+    pub(crate) fn is_urgent(self) -> bool {
+        self.0 & Lane::URGENT != 0
+    }
+
+    fn is_interactive(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// The queue of the same kind of clients for tasks that are urgent, or not.
+    pub(crate) fn with_urgency(self, urgent: bool) -> Lane {
+        Lane::new(self.is_interactive(), urgent)
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.0)
     }
 }
 
@@ -177,8 +188,8 @@ impl WaitingQueue {
             heads.insert(after);
         }
         let has_some = !heads.is_empty();
-        if had_some != has_some && !self.has_heads(tenant, lane.with_other_urgency()) {
-            let tenants = &mut self.tenants[usize::from(lane.interactive)];
+        if had_some != has_some && !self.has_heads(tenant, lane.with_urgency(!lane.is_urgent())) {
+            let tenants = &mut self.tenants[usize::from(lane.is_interactive())];
             match has_some {
                 true => tenants.push(tenant),
                 false => tenants.retain(|other| *other != tenant),
@@ -279,7 +290,7 @@ impl WaitingQueue {
         &self,
         interactive: bool,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
-        let lanes = [true, false].map(|urgent| Lane { interactive, urgent });
+        let lanes = [true, false].map(|urgent| Lane::new(interactive, urgent));
         let tenants = self.tenants(interactive).iter();
         tenants.flat_map(move |tenant| {
             lanes.into_iter().flat_map(|lane| self.heads_after(*tenant, lane, None))
