@@ -186,6 +186,7 @@ pub(crate) fn dispatch() -> Dispatch {
         gpu_ids: GpuIds::default(),
         priority: Priority::from_milli(-900),
         deadline: Some(Span::from_secs(60)),
+        ..Requirement::default()
     };
     let spec = TaskSpec {
         requirement,
