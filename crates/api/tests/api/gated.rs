@@ -33,6 +33,9 @@ impl SchedulerApi for GatedScheduler {
     fn now(&self) -> Time {
         self.memory.now()
     }
+    fn job_changes(&self) -> hypha_api::JobChanges {
+        self.memory.job_changes()
+    }
     fn execute(&self, command: Command) -> ServiceFuture<Reply> {
         self.memory.execute(command)
     }
