@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hypha_market::{
-    Demand, GangMember, GangRole, GangSpec, HeldLease, Maximise, PoolSettings, PoolSize,
-    StoredMember,
+    Demand, GangMember, GangRole, GangSpec, HeldLease, PoolSettings, PoolSize, StoredMember,
 };
-use hypha_model::{ExecutorClass, JobId, Money, Name, Priority, Requirement, Span, Time, WorkerId};
+use hypha_model::{
+    ExecutorClass, JobId, Maximise, Money, Name, Priority, Requirement, Span, Time, WorkerId,
+};
 use serde::Serialize;
 
 use super::{Effect, Scheduler, SchedulerStep};
@@ -298,6 +299,13 @@ impl Scheduler {
                 step.send(Effect::ToWorker { worker, message });
             }
         }
+    }
+
+    /// How many workers the pool has, and what an hour of them costs.
+    pub(super) fn pool_figures(&self) -> (usize, Money) {
+        let members = self.pool.members.values();
+        let price = members.fold(Money::ZERO, |sum, it| sum.saturating_add(it.stored.price));
+        (self.pool.members.len(), price)
     }
 
     /// The pool, for each kind of task that waits, and as a whole.

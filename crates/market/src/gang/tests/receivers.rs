@@ -1,3 +1,5 @@
+//! Who gets an advert: the workers that the scheduler knows, and all others by gossip if those may be too few.
+
 use super::super::*;
 
 fn worker(number: u64) -> WorkerId {
