@@ -18,7 +18,7 @@ fn spec(count: u32) -> Arc<GangSpec> {
     };
     Arc::new(GangSpec {
         roles: vec![role],
-        priority: Priority::default(),
+        priority: hypha_model::Priority::default(),
         is_preemptible: false,
         maximise: Maximise::default(),
         budget: None,
