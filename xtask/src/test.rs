@@ -13,6 +13,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail};
 
 use crate::{Outcome, cargo};
+use python::Environment;
 use report::Counts;
 use skips::Skip;
 
@@ -28,10 +29,13 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         }
     };
     machine::prepare(root)?;
-    let python = python::prepare(root);
+    let pythons = python::ENVIRONMENTS.map(|one| {
+        let python = one.prepare(root);
+        (one, python)
+    });
 
     let scratch = Scratch::new()?;
-    let passed = nextest(root, filters, python.as_deref(), &scratch)?;
+    let passed = nextest(root, filters, &pythons, &scratch)?;
     let report = scratch.report();
     if passed && report.is_none() {
         bail!("nextest left no report, so skips cannot be accounted for; update cargo-nextest");
@@ -68,10 +72,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
         println!("test: documentation tests not run, since nextest got arguments");
     }
 
-    let unexcused = report_skips(&skips, |name| match name {
-        "python" => Some(python.is_some()),
-        _ => machine::has_capability(name),
-    });
+    let unexcused =
+        report_skips(&skips, |name| match pythons.iter().find(|(one, _)| one.capability == name) {
+            Some((_, python)) => Some(python.is_some()),
+            None => machine::has_capability(name),
+        });
     let extras_passed = large_passed && chaos_passed && counts_passed && doc_tests_passed;
     let all_well = passed && extras_passed && unexcused == 0;
     println!("{}", closing_line(counts, skips.len()));
@@ -83,12 +88,14 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<Outcome> 
 fn nextest(
     root: &Path,
     filters: &[String],
-    python: Option<&Path>,
+    pythons: &[(Environment, Option<PathBuf>)],
     scratch: &Scratch,
 ) -> anyhow::Result<bool> {
     let mut command = cargo::command(root);
-    if let Some(python) = python {
-        command.env(python::VARIABLE, python);
+    for (environment, python) in pythons {
+        if let Some(python) = python {
+            command.env(environment.variable, python);
+        }
     }
     command.args(["nextest", "run", "--locked", "--tool-config-file"]);
     command.arg(format!("hypha-xtask:{}", scratch.config().display()));

@@ -163,6 +163,14 @@ impl From<SubmitRejection> for Error {
                 );
                 Error { retry_after_s: Some(UNAVAILABLE_RETRY_S), ..Error::conflict(message) }
             }
+            SubmitRejection::DeadlineUnreachable { least, left } => {
+                let message = format!(
+                    "deadline: no worker can meet it: the fastest that could run this is expected to take at least \
+                     {least}, and the result is wanted within {left}; give a longer deadline, or leave \
+                     deadline_policy out"
+                );
+                Error::new(StatusCode::UNPROCESSABLE_ENTITY, "deadline_unreachable", message)
+            }
         }
     }
 }

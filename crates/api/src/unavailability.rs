@@ -16,6 +16,12 @@ pub(crate) fn describe(unavailability: &Unavailability, caller: &Caller) -> Stri
             RefusalKind::Busy => "no lease: it serves another scheduler".to_owned(),
             RefusalKind::Unavailable => "no lease: it is unhealthy, or is stopping".to_owned(),
             RefusalKind::TooSlow => "no lease: the leases that it grants are too short".to_owned(),
+            RefusalKind::NotServed => {
+                "no lease: its owner serves other organisations only".to_owned()
+            }
+            RefusalKind::Price => {
+                "no lease: its owner asks for a price, and tasks bid none".to_owned()
+            }
             why => format!("no lease: {why}"),
         },
         Unavailability::Lost { since, reason } => {
@@ -58,6 +64,10 @@ fn describe_quarantine(quarantine: &Quarantine, caller: &Caller) -> String {
 pub(crate) fn kind_label(unavailability: &Unavailability) -> &'static str {
     match unavailability {
         Unavailability::Draining => "being removed",
+        Unavailability::NotLeased { refused: Some(RefusalKind::NotServed) } => {
+            "serves other organisations only"
+        }
+        Unavailability::NotLeased { refused: Some(RefusalKind::Price) } => "asks for a price",
         Unavailability::NotLeased { .. } => "no lease",
         Unavailability::Lost { .. } => "lost",
         Unavailability::Unreachable { .. } => "unreachable",
@@ -115,7 +125,12 @@ mod tests {
         for kind in RefusalKind::ALL {
             let refused = Unavailability::NotLeased { refused: Some(kind) };
             assert!(describe(&refused, &user).starts_with("no lease: "));
-            assert_eq!(kind_label(&refused), "no lease");
+            let expected = match kind {
+                RefusalKind::NotServed => "serves other organisations only",
+                RefusalKind::Price => "asks for a price",
+                _ => "no lease",
+            };
+            assert_eq!(kind_label(&refused), expected);
         }
     }
 }

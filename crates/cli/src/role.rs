@@ -87,7 +87,7 @@ pub(crate) fn run(role: NodeRole, command: Command) -> Result<(), Failure> {
                 NodeRole::Scheduler => {
                     NodeConfig::Scheduler(Box::new(run.config_arguments.load()?))
                 }
-                NodeRole::Worker => NodeConfig::Worker(run.config_arguments.load()?),
+                NodeRole::Worker => NodeConfig::Worker(Box::new(run.config_arguments.load()?)),
                 NodeRole::Data => NodeConfig::Data(run.config_arguments.load()?),
             };
             hypha_node::run(config, VERSION).map_err(failure)

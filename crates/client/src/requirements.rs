@@ -1,7 +1,7 @@
 //! The requirements of a task, as the API takes them.
 
 use hypha_model::amount::FieldError;
-use hypha_model::{Requirement, RequirementInput};
+use hypha_model::{DeadlinePolicy, Maximise, Requirement, RequirementInput};
 use serde_json::{Map, Value, json};
 
 /// What a worker must have. Fields that are zero, `false` or empty are not required.
@@ -23,6 +23,10 @@ pub struct Requirements {
     pub priority: f64,
     /// For how many seconds after submission the result is still useful.
     pub deadline: Option<f64>,
+    /// Whether a task whose deadline no worker can meet is accepted or refused.
+    pub deadline_policy: DeadlinePolicy,
+    /// What counts when a worker is chosen; the scheduler's default if `None`.
+    pub maximise: Option<Maximise>,
     /// Any other key that the API knows, or one of the above in another form: `"cpu_cores": 0.5`,
     /// `"min_memory": "16GB"`. These win.
     pub more: Map<String, Value>,
@@ -51,6 +55,9 @@ impl Requirements {
         put("min_storage", self.min_storage > 0, json!(self.min_storage));
         put("priority", self.priority != 0.0, json!(self.priority));
         put("deadline", self.deadline.is_some(), json!(self.deadline));
+        let refuses = self.deadline_policy == DeadlinePolicy::Refuse;
+        put("deadline_policy", refuses, json!(self.deadline_policy));
+        put("maximise", self.maximise.is_some(), json!(self.maximise));
         json.extend(self.more.clone());
         json
     }
@@ -79,6 +86,8 @@ mod tests {
             min_storage: 2_000_000,
             priority: 0.9,
             deadline: Some(1.5),
+            deadline_policy: DeadlinePolicy::Refuse,
+            maximise: Some(Maximise::Balance),
             more: Map::new(),
         };
         let json = requirements.to_json();
@@ -90,6 +99,8 @@ mod tests {
         );
         assert_eq!((read.storage_bytes, read.priority.as_f64()), (2_000_000, 0.9));
         assert_eq!(read.deadline, Some(hypha_model::Span::from_millis(1_500)));
+        assert_eq!(read.deadline_policy, DeadlinePolicy::Refuse);
+        assert_eq!(read.maximise, Some(Maximise::Balance));
         assert!(Requirements::default().to_json().is_empty());
         assert_eq!(Requirements::from_json(json.clone()).unwrap().to_json(), json);
     }

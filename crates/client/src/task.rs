@@ -93,7 +93,12 @@ impl Task {
             }
         };
         let mut requirements = form.requirements.unwrap_or_default();
-        for (field, outer) in [("priority", form.priority), ("deadline", form.deadline)] {
+        for (field, outer) in [
+            ("priority", form.priority),
+            ("deadline", form.deadline),
+            ("deadline_policy", form.deadline_policy),
+            ("maximise", form.maximise),
+        ] {
             let Some(outer) = outer else { continue };
             if requirements.insert(field.to_owned(), outer).is_some_and(|inner| !inner.is_null()) {
                 let problem = "is given twice; leave it out of `requirements`".to_owned();
@@ -161,6 +166,8 @@ struct TaskForm {
     timeout: Option<InputValue>,
     priority: Option<Value>,
     deadline: Option<Value>,
+    deadline_policy: Option<Value>,
+    maximise: Option<Value>,
     stream: Option<bool>,
 }
 
@@ -282,11 +289,13 @@ mod tests {
         let text = read(&json!({"model": "echo", "input": "hi", "key": "k"})).unwrap();
         assert_eq!((text.key.as_str(), &text.input), (Some("k"), &TaskInput::from("hi")));
         assert_eq!(written(text), json!({"model": "echo", "input": "hi"}));
-        let outer = json!({"model": "m", "priority": 1, "deadline": "2h", "metadata": {"a": true}});
+        let outer = json!({"model": "m", "priority": 1, "deadline": "2h", "maximise": "cost",
+                           "deadline_policy": "refuse", "metadata": {"a": true}});
         assert_eq!(
             written(read(&outer).unwrap()),
             json!({"model": "m", "input": null, "metadata": {"a": "true"},
-                   "requirements": {"priority": 1, "deadline": "2h"}})
+                   "requirements": {"priority": 1, "deadline": "2h", "maximise": "cost",
+                                    "deadline_policy": "refuse"}})
         );
     }
 

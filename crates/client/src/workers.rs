@@ -109,8 +109,17 @@ impl WorkerStatus {
         fn suspended(executor: &Value) -> Option<(&str, &str)> {
             Some((executor.get("name")?.as_str()?, executor.get("reason")?.as_str()?))
         }
-        let executors = self.more.get("executors").and_then(Value::as_array);
-        executors.into_iter().flatten().filter_map(suspended).collect()
+        self.executors().into_iter().flatten().filter_map(suspended).collect()
+    }
+
+    /// Whether it is configured without executors: then it can run nothing, although `models` is empty.
+    pub fn has_no_executors(&self) -> bool {
+        self.executors().is_some_and(Vec::is_empty)
+    }
+
+    /// None if the scheduler does not report them.
+    fn executors(&self) -> Option<&Vec<Value>> {
+        self.more.get("executors").and_then(Value::as_array)
     }
 }
 

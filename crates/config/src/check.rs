@@ -109,7 +109,7 @@ impl Checker<'_> {
             (Kind::Paths, Raw::List(items)) => {
                 items.iter().for_each(|item| self.exists(Kind::Path, item, path));
             }
-            (Kind::Environment, _) => {}
+            (Kind::Environment | Kind::Priorities, _) => {}
             (_, Raw::Table(table)) => self.table(table, &below, path, Some(&given.origin)),
             (Kind::Entries(_), Raw::List(entries)) => {
                 for entry in entries {

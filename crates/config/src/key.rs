@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     Origins,
     Socket,
     Choice(fn() -> Vec<&'static str>),
+    /// A list of words.
+    Choices(fn() -> Vec<&'static str>),
     Strategy,
     LogFilter,
     Attributes,
@@ -61,6 +63,8 @@ pub(crate) enum Kind {
     /// The path of an address, such as `/health`.
     UrlPath,
     Ratio,
+    /// A part of something: neither none nor all of it.
+    Share,
     Number,
     Count {
         min: u32,
@@ -90,6 +94,11 @@ pub(crate) enum Kind {
     Texts,
     /// A table of strings.
     Environment,
+    /// A table of priorities by name.
+    Priorities,
+    /// A list of hours of the week.
+    Hours,
+    TimeZone,
     Section(&'static [Key]),
     Entries(&'static [Key]),
 }
@@ -139,6 +148,7 @@ impl Kind {
             Kind::Origins => parse::origins(given).map(drop),
             Kind::Socket => parse::socket(given).map(drop),
             Kind::Choice(names) => parse::one_of(given, &names()).map(drop),
+            Kind::Choices(names) => parse::some_of(given, &names()).map(drop),
             Kind::Strategy => parse::strategy(given).map(drop),
             Kind::LogFilter => parse::log_filter(given).map(drop),
             Kind::Attributes => parse::attributes(given).map(drop),
@@ -146,6 +156,7 @@ impl Kind {
             Kind::Url(purpose) => parse::url(given, purpose).map(drop),
             Kind::UrlPath => parse::url_path(given).map(drop),
             Kind::Ratio => parse::ratio(given).map(drop),
+            Kind::Share => parse::share(given).map(drop),
             Kind::Number => parse::number(given).map(drop),
             Kind::Count { min, max } => parse::count(given, min, max).map(drop),
             Kind::Seconds { min, max } => parse::seconds(given, min, max).map(drop),
@@ -158,6 +169,9 @@ impl Kind {
             Kind::Labels => parse::labels(given).map(drop),
             Kind::Texts => parse::texts(given).map(drop),
             Kind::Environment => parse::environment(given).map(drop),
+            Kind::Priorities => parse::priorities(given).map(drop),
+            Kind::Hours => parse::hours(given).map(drop),
+            Kind::TimeZone => parse::time_zone(given).map(drop),
             Kind::Section(_) => match given.raw {
                 Raw::Table(_) => Ok(()),
                 _ => Err(Problem::expected("a section such as [name]", given)),
@@ -180,7 +194,9 @@ impl Kind {
                 | Kind::Networks
                 | Kind::Hosts
                 | Kind::Origins
+                | Kind::Choices(_)
                 | Kind::Labels
+                | Kind::Hours
                 | Kind::Texts
                 | Kind::Paths
                 | Kind::Entries(_)

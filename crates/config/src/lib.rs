@@ -41,8 +41,8 @@ pub use scheduler::{ApiConfig, SchedulerConfig};
 pub use schema::schema;
 pub use template::{TemplateValues, template};
 pub use worker::{
-    Confinement, Environment, ExecutorConfig, Gpu, LimitsConfig, ProgramConfig, Resources, Runtime,
-    ServerConfig, TaskInstanceConfig, WorkerConfig,
+    Confinement, Environment, ExecutorConfig, Gpu, LimitsConfig, OfferConfig, ProgramConfig,
+    Resources, Runtime, ServerConfig, TaskInstanceConfig, WorkerConfig,
 };
 
 use crate::check::Context;
@@ -126,7 +126,7 @@ pub fn check(
 }
 
 /// The role that the file at `path` is for, if its keys determine it: `[relay]` is a gateway's, `[scheduler]`
-/// a scheduler's, `[resources]`, `[[executors]]`, `[task_instance]`, `price`, `hardware` and
+/// a scheduler's, `[resources]`, `[[executors]]`, `[offer]`, `[task_instance]`, `hardware` and
 /// `max_result_size` are a worker's, `[[datasets]]` is a data node's. With keys of two roles, or with none of
 /// these, the role is unknown.
 pub fn guess_role(path: &Path) -> Result<Option<NodeRole>, Diagnostics> {

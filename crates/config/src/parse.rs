@@ -1,6 +1,7 @@
 //! Parses given values. Messages state what was expected and never repeat the value.
 
 mod address;
+mod offer;
 mod pairs;
 mod texts;
 mod url;
@@ -11,11 +12,12 @@ use std::time::Duration;
 
 use hypha_model::amount::{self, FieldError};
 use hypha_model::requirement_input::MIN_BARE_BYTES;
-use hypha_model::{ExecutorClass, Money, Name};
+use hypha_model::{ExecutorClass, Maximise, Money, Name};
 use hypha_placement::Strategy;
 use ipnet::IpNet;
 
 pub(crate) use self::address::{AddressUse, addresses};
+pub(crate) use self::offer::{hours, priorities, time_zone};
 pub(crate) use self::pairs::{attributes, headers};
 pub(crate) use self::texts::{environment, paths, texts};
 pub(crate) use self::url::{UrlUse, url, url_path};
@@ -30,6 +32,7 @@ const LOG_FILTER: &str = "a level (off, error, warn, info, debug or trace), or l
                           \"info,hypha_net=debug\"";
 const NUMBER: &str = "a number such as 0.5";
 const RATIO: &str = "a number from 0 to 1 such as 0.1";
+const SHARE: &str = "a number from 0.01 to 0.99 such as 0.25";
 
 /// What is wrong with a value.
 #[derive(Debug)]
@@ -84,6 +87,15 @@ pub(crate) fn one_of(given: &SourcedValue, names: &[&str]) -> Result<usize, Prob
     found.ok_or_else(|| none_of(given, names))
 }
 
+pub(crate) fn choices<C: Choice>(given: &SourcedValue) -> Result<Vec<C>, Problem> {
+    let indices = some_of(given, &names::<C>())?;
+    Ok(indices.into_iter().filter_map(|at| C::NAMES.get(at)).map(|(_, value)| *value).collect())
+}
+
+pub(crate) fn some_of(given: &SourcedValue, names: &[&str]) -> Result<Vec<usize>, Problem> {
+    list(given, "a list of words in quotes", |item| one_of(item, names))
+}
+
 fn none_of(given: &SourcedValue, names: &[&str]) -> Problem {
     let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let what = format!("one of {}", quoted.join(", "));
@@ -91,6 +103,11 @@ fn none_of(given: &SourcedValue, names: &[&str]) -> Problem {
         Some(_) => Problem::new(format!("expected {what}")),
         None => Problem::expected(&what, given),
     }
+}
+
+impl Choice for Maximise {
+    const NAMES: &'static [(&'static str, Maximise)] =
+        &[("speed", Maximise::Speed), ("cost", Maximise::Cost), ("balance", Maximise::Balance)];
 }
 
 impl Choice for ExecutorClass {
@@ -207,6 +224,15 @@ pub(crate) fn ratio(given: &SourcedValue) -> Result<f64, Problem> {
     match number.parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err(Problem::new(format!("expected {RATIO}"))),
+    }
+}
+
+/// A share, in thousandths.
+pub(crate) fn share(given: &SourcedValue) -> Result<u16, Problem> {
+    let number = given.number().ok_or_else(|| Problem::expected(SHARE, given))?;
+    match number.parse::<f64>() {
+        Ok(share) if (0.01..=0.99).contains(&share) => Ok((share * 1e3).round() as u16),
+        _ => Err(Problem::new(format!("expected {SHARE}"))),
     }
 }
 

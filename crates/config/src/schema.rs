@@ -58,20 +58,29 @@ fn kind(kind: Kind) -> Value {
             "type": "array",
             "items": { "type": "string", "pattern": "^/(ip4|ip6|dns|dns4|dns6)/[^/]+/tcp/[0-9]+" },
         }),
-        Kind::Networks | Kind::Hosts | Kind::Origins | Kind::Labels | Kind::Texts | Kind::Paths => {
-            texts
-        }
+        Kind::Networks
+        | Kind::Hosts
+        | Kind::Origins
+        | Kind::Labels
+        | Kind::Hours
+        | Kind::Texts
+        | Kind::Paths => texts,
         Kind::Environment => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
-        Kind::Socket | Kind::LogFilter | Kind::Attributes | Kind::Headers => {
+        Kind::Priorities => {
+            json!({ "type": "object", "additionalProperties": { "type": "number" } })
+        }
+        Kind::Socket | Kind::LogFilter | Kind::Attributes | Kind::Headers | Kind::TimeZone => {
             json!({ "type": "string" })
         }
         Kind::Choice(names) => json!({ "enum": names() }),
+        Kind::Choices(names) => json!({ "type": "array", "items": { "enum": names() } }),
         Kind::Strategy => json!({ "enum": parse::strategy_names() }),
         Kind::Url(_) => json!({ "type": "string", "pattern": "^https?://" }),
         Kind::UrlPath => json!({ "type": "string", "pattern": "^/" }),
         Kind::Ratio => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        Kind::Share => json!({ "type": "number", "minimum": 0.01, "maximum": 0.99 }),
         Kind::Count { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Number => json!({ "type": "number" }),
         Kind::Seconds { min, max } => span(min.as_secs_f64(), max.as_secs_f64()),

@@ -1,17 +1,19 @@
 //! A worker's configuration.
 
 mod executor;
+mod offer;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hypha_model::{Money, Name};
+use hypha_model::Name;
 
 pub(crate) use executor::RuntimeName;
 pub use executor::{
     Confinement, Environment, ExecutorConfig, LimitsConfig, ProgramConfig, Runtime, ServerConfig,
 };
+pub use offer::OfferConfig;
 
 use crate::diagnostic::Diagnostic;
 use crate::network::NetworkConfig;
@@ -29,8 +31,6 @@ pub struct WorkerConfig {
     pub network: NetworkConfig,
     /// Logs, metrics and traces.
     pub observe: ObserveConfig,
-    /// The price of an hour.
-    pub price: Money,
     /// Its region.
     pub region: Option<Name>,
     /// The name of its hardware.
@@ -43,8 +43,10 @@ pub struct WorkerConfig {
     pub max_result_bytes: u64,
     /// What it offers.
     pub resources: Resources,
-    /// What it can run.
+    /// What it can run and, by its owner's terms, may run.
     pub executors: Vec<ExecutorConfig>,
+    /// The terms on which it is offered.
+    pub offer: OfferConfig,
     /// The settings of its task instance, if it is to be one.
     pub task_instance: Option<TaskInstanceConfig>,
 }
@@ -88,11 +90,12 @@ impl Build for WorkerConfig {
         network: NetworkConfig,
         observe: ObserveConfig,
     ) -> Result<WorkerConfig, Diagnostic> {
-        let executors = executor::read(reader)?;
+        let mut executors = executor::read(reader)?;
+        let offer = offer::read(&reader.section("offer")?, &executors)?;
+        executors.retain(|executor| offer.terms.may_run(&executor.executor()));
         Ok(WorkerConfig {
             network,
             observe,
-            price: reader.get("price", parse::price)?,
             region: reader.optional("region", parse::label)?,
             hardware: reader.optional("hardware", parse::label)?,
             record_ttl: reader.get("record_ttl", seconds)?,
@@ -101,6 +104,7 @@ impl Build for WorkerConfig {
             resources: resources(&reader.section("resources")?)?,
             task_instance: task_instance(&reader.section("task_instance")?, &executors)?,
             executors,
+            offer,
         })
     }
 }

@@ -102,10 +102,16 @@ pub enum JobRecord {
         /// For each role, how many members have done their work.
         done: Vec<u32>,
     },
+    /// The gang of the job is formed, and its members begin.
+    Formed(JobId),
     /// The job has ended.
     Ended(Arc<EndedJob>),
     /// A job that ended long ago is deleted.
     Forgotten(JobId),
+    /// A worker was leased for the pool.
+    PoolJoined(Box<StoredMember>),
+    /// A worker is no longer in the pool.
+    PoolLeft(WorkerId),
     /// The account of a lease has changed.
     Account {
         /// The lease.
@@ -133,6 +139,8 @@ pub struct StoredJob {
     pub runs: BTreeMap<LeaseId, Arc<StoredRun>>,
     /// For each role, how many members have done their work.
     pub done: Vec<u32>,
+    /// Whether its gang was formed.
+    pub is_formed: bool,
     /// How it ended, if it has.
     pub ended: Option<Arc<EndedJob>>,
 }
@@ -318,12 +326,16 @@ impl RowRecord for JobRecord {
                 put(member_key(*job, *lease), None);
                 put(done_key(*job), json(done));
             }
+            JobRecord::Formed(job) => put(formed_key(*job), json(&true)),
             JobRecord::Ended(ended) => put(ended_key(ended.job), json(&**ended)),
             JobRecord::Forgotten(job) => {
                 put(accepted_key(*job), None);
                 put(done_key(*job), None);
+                put(formed_key(*job), None);
                 put(ended_key(*job), None);
             }
+            JobRecord::PoolJoined(member) => put(pool_key(member.worker), json(&**member)),
+            JobRecord::PoolLeft(worker) => put(pool_key(*worker), None),
             JobRecord::Account { lease, account } => put(account_key(*lease), json(&**account)),
             JobRecord::Settled { lease, worker, sum } => {
                 put(account_key(*lease), None);
@@ -349,11 +361,12 @@ pub fn jobs_of(rows: &Rows) -> BTreeMap<JobId, StoredJob> {
                 if let Some(accepted) = read::<AcceptedJob>(value) {
                     let done = vec![0; accepted.plan.gang.roles.len()];
                     let accepted = Arc::new(accepted);
-                    let (runs, ended) = (BTreeMap::new(), None);
-                    jobs.insert(job, StoredJob { accepted, runs, done, ended });
+                    let (runs, is_formed, ended) = (BTreeMap::new(), false, None);
+                    jobs.insert(job, StoredJob { accepted, runs, done, is_formed, ended });
                 }
             }
             DONE => set(&mut jobs, job, read(value), |job, done| job.done = done),
+            FORMED => set(&mut jobs, job, read(value), |job, is_formed| job.is_formed = is_formed),
             ENDED => set(&mut jobs, job, read(value), |job, end| job.ended = Some(Arc::new(end))),
             MEMBER => set(&mut jobs, job, read::<StoredRun>(value), |job, run| {
                 job.runs.insert(run.member.lease, Arc::new(run));
@@ -387,11 +400,20 @@ pub fn accounts_of(
     (accounts, settled)
 }
 
+/// The members of the pool that rows add up to.
+pub fn pool_of(rows: &Rows) -> Vec<StoredMember> {
+    let from = format!("{POOL}/").into_bytes();
+    let rows = rows.0.range(from.clone()..).take_while(|(key, _)| key.starts_with(&from));
+    rows.filter_map(|(_, value)| read(value)).collect()
+}
+
 const ACCEPTED: &str = "accepted";
+const POOL: &str = "pool";
 const ACCOUNT: &str = "account";
 const SETTLED: &str = "settled";
 const DONE: &str = "done";
 const ENDED: &str = "ended";
+const FORMED: &str = "formed";
 const MEMBER: &str = "member";
 
 fn accepted_key(job: JobId) -> String {
@@ -400,6 +422,10 @@ fn accepted_key(job: JobId) -> String {
 
 fn account_key(lease: LeaseId) -> String {
     format!("{ACCOUNT}/{lease}")
+}
+
+fn pool_key(worker: WorkerId) -> String {
+    format!("{POOL}/{worker}")
 }
 
 fn settled_key(worker: WorkerId) -> String {
@@ -412,6 +438,10 @@ fn done_key(job: JobId) -> String {
 
 fn ended_key(job: JobId) -> String {
     format!("{ENDED}/{job}")
+}
+
+fn formed_key(job: JobId) -> String {
+    format!("{FORMED}/{job}")
 }
 
 fn member_key(job: JobId, lease: LeaseId) -> String {

@@ -14,8 +14,8 @@ pub mod store;
 pub mod worker;
 
 pub use hypha_market::{
-    Advert, Advertiser, DevicePart, LeaseRequest, Notary, Offer, OwnerReason, OwnerState, Portion,
-    Signature, SignedReceipt, Signer, Terms,
+    Advert, Advertiser, DevicePart, LeaseRequest, Notary, Offer, OfferedRole, OwnerReason,
+    OwnerState, Portion, Receipt, Signature, SignedReceipt, Signer, Terms, WantedRole,
 };
 pub use instance_notification::InstanceNotification;
 pub use message::{CheckedMessage, Dispatch, FromWorker, Outcome, ToWorker};

@@ -5,7 +5,7 @@
 //! of a worker is leased), `reconnect.rs` (a connection that replaces another), `quarantine.rs` (failure streaks),
 //! `unreachable.rs` (executors that are unreachable), `leave.rs` (workers that stop or are removed), `recover.rs` (a
 //! new incarnation from the durable state), `stall.rs` (time in which it did not run), `deferred.rs` (work that is too
-//! much for one step), `jobs.rs` (gangs of workers that run a job), `receipts.rs` (what they cost), `views.rs`, `parts.rs` and `availability.rs` (views).
+//! much for one step), `pool.rs` (workers that are leased for tasks at a price), `jobs.rs` (gangs of workers that run a job), `receipts.rs` (what they cost), `views.rs`, `parts.rs` and `availability.rs` (views).
 
 mod attempts;
 mod availability;
@@ -14,6 +14,7 @@ mod failure;
 mod jobs;
 mod leave;
 mod parts;
+mod pool;
 mod portion;
 mod quarantine;
 mod receipts;
@@ -43,6 +44,7 @@ pub use availability::{Unavailability, Unschedulable};
 pub use hypha_market::HOLDER_SHARE;
 pub use jobs::MAX_JOBS;
 pub use parts::{Part, TASKS_PER_PART, WORKERS_PER_PART};
+pub use pool::{PoolView, TaskKind};
 pub use quarantine::Quarantine;
 pub use settings::{RetryPolicy, Settings};
 pub use submit::{Command, NewTask, Reply, SubmitRejection, Submitted};
@@ -191,6 +193,9 @@ pub struct Scheduler {
     /// Work that was too much for the steps so far.
     deferred: Deferred,
     jobs: jobs::Jobs,
+    pool: pool::Pool,
+    /// Workers that were registered: they are used whether there is a pool or not.
+    registered: BTreeSet<WorkerId>,
     notary: Option<Arc<dyn Notary>>,
     /// How many more items this step may handle.
     budget: usize,
@@ -337,6 +342,7 @@ impl Machine for Scheduler {
             SchedulerEvent::Woke => self.wake(now, step),
         }
         self.wake_jobs(now, step);
+        self.wake_pool(now, step);
         self.forget_drained(now, step);
         // Leases that expired while the scheduler did not run are not relied on.
         if self.is_stalled(now) {
@@ -354,7 +360,7 @@ impl Machine for Scheduler {
         let agenda = self.agenda.first().map(|(at, _)| *at);
         // A plan that is due now and found nothing to do is not repeated at once.
         let plan = self.placement.plan_at().map(|at| at.max(now + self.settings.min_plan_interval));
-        agenda.into_iter().chain(plan).chain(self.jobs_wake_at()).min()
+        agenda.into_iter().chain(plan).chain(self.jobs_wake_at()).chain(self.pool_wake_at()).min()
     }
 
     fn woke() -> SchedulerEvent {

@@ -2,8 +2,8 @@
 //! recorded.
 //!
 //! The rest of the machine is in the files below: `lease.rs` (which scheduler holds which portion), `run_queue.rs` (the
-//! order in which runs begin), `market.rs` (adverts and offers), `receipts.rs`, `leave.rs` (a graceful stop), `owner.rs` (an owner who
-//! lets nothing new begin), `image.rs` (the durable state).
+//! order in which runs begin), `market.rs` (adverts and offers), `receipts.rs` (what leases cost), `leave.rs` (a graceful
+//! stop), `owner.rs` (the owner's terms, and an owner who lets nothing new begin), `image.rs` (the durable state).
 
 mod image;
 mod lease;
@@ -109,6 +109,8 @@ pub enum RunCommand {
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum WorkerEvent {
+    /// A scheduler has connected. Its organisation is the one that its certificate names.
+    SchedulerConnected(Advertiser),
     /// A scheduler sent a message.
     SchedulerMessageReceived {
         /// The sender.
@@ -155,8 +157,6 @@ pub enum WorkerEvent {
     UsageMeasured(Usage),
     /// The owner has paused or resumed the worker, its hours have begun or ended, or the owner's use of the machine has.
     OwnerChanged(OwnerState),
-    /// A scheduler has opened a channel: its organisation is as its certificate says.
-    SchedulerConnected(Advertiser),
     /// An advert arrived by gossip.
     AdvertReceived {
         /// Its author.

@@ -16,6 +16,24 @@ pub struct Batch<M: Machine, Q> {
 
 /// A batch whose effects and replies are inaccessible until its records are durable. Dropping it loses them all, as a
 /// crash does.
+///
+/// Its commit hands them out:
+///
+/// ```
+/// # use hypha_machine::{Disk, Machine, Sealed};
+/// fn effects<M: Machine, Q, D: Disk<M::Record>>(sealed: Sealed<M, Q>, disk: &mut D) -> Vec<M::Effect> {
+///     sealed.write(disk).map(|released| released.effects).unwrap_or_default()
+/// }
+/// ```
+///
+/// and nothing else does:
+///
+/// ```compile_fail
+/// # use hypha_machine::{Disk, Machine, Sealed};
+/// fn effects<M: Machine, Q, D: Disk<M::Record>>(sealed: Sealed<M, Q>, disk: &mut D) -> Vec<M::Effect> {
+///     sealed.released.effects
+/// }
+/// ```
 pub struct Sealed<M: Machine, Q> {
     records: Vec<M::Record>,
     released: Released<M, Q>,

@@ -27,6 +27,7 @@ fn advert(rng: &mut Rng) -> Arc<Advert> {
         requirement: Arc::new(Requirement { cpu_milli: 1_000, ..Requirement::default() }),
         count,
         minimum: count,
+        wants_all: false,
         bid: BID,
     };
     Arc::new(Advert {

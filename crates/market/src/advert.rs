@@ -62,6 +62,9 @@ pub struct WantedRole {
     pub count: u32,
     /// How many members there must be.
     pub minimum: u32,
+    /// Whether each member is to have all that is free of its worker, not only what it requires.
+    #[serde(default)]
+    pub wants_all: bool,
     /// The price that is offered for an hour of each.
     pub bid: Money,
 }

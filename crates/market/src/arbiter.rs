@@ -24,6 +24,9 @@ pub const MAX_OPEN_ADVERTS: usize = 256;
 pub const RESERVED_AFTER_WINDOW: Span = Span::from_secs(2);
 /// The number of workers for which delays are spread. Of this many, about one answers at once.
 const SPREAD_OVER: f64 = 100_000.0;
+/// The share of a window in which answers are sent: the rest is for their way to the scheduler, which closes the window by
+/// its own clock. Of few workers, most would otherwise answer at the very end, and too late.
+const ANSWERED_WITHIN: f64 = 0.6;
 /// How many reservations and leases of a scheduler are remembered.
 const MAX_REMEMBERED_USES: u32 = 64;
 /// With fewer, a scheduler has the best standing: one lost message says nothing.
@@ -210,13 +213,13 @@ impl SchedulerRecord {
 }
 
 /// How long a worker waits before it answers an advert that every worker got. The delays of many workers are distributed so
-/// that few are short, whatever the number of workers: x is uniform, and a delay shorter than a share s of the window has
+/// that few are short, whatever the number of workers: x is uniform, and a delay shorter than a share s of [`ANSWERED_WITHIN`] of the window has
 /// the probability `SPREAD_OVER^(s - 1)`. A better fit, from 0 to 1, divides x by up to [`FIT_ADVANTAGE`].
 pub fn answer_delay(window: Span, fit: f64, rng: &mut Rng) -> Span {
     let fit = if fit.is_finite() { fit.clamp(0.0, 1.0) } else { 0.0 };
     let x = (1.0 - rng.unit()) / FIT_ADVANTAGE.powf(fit);
     let share = 1.0 + x.ln() / SPREAD_OVER.ln();
-    window.mul_f64(share.clamp(0.0, 1.0))
+    window.mul_f64(ANSWERED_WITHIN * share.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -243,6 +246,7 @@ mod tests {
                 requirement: Arc::default(),
                 count: 1,
                 minimum: 1,
+                wants_all: false,
                 bid: Money::ZERO,
             }],
             priority: Priority::default(),
@@ -362,10 +366,10 @@ mod tests {
         assert!(rig.arbiter.is_empty());
     }
 
-    /// Answers within a share of the window: what a scheduler gets before it can say that it has enough.
+    /// Answers within a share of the time for answers: what a scheduler gets before it can say that it has enough.
     fn answers(workers: usize, fit: f64, share: f64) -> usize {
         let mut rng = Rng::new(7);
-        let soon = WINDOW.mul_f64(share);
+        let soon = WINDOW.mul_f64(ANSWERED_WITHIN * share);
         (0..workers).filter(|_| answer_delay(WINDOW, fit, &mut rng) < soon).count()
     }
 

@@ -53,6 +53,8 @@ pub enum FixedPortion {
     /// What any one of these needs, on any devices: the reservation covers each of those that fit, and is accepted for
     /// one of them.
     AnyOf(Vec<Arc<Requirement>>),
+    /// All that is free, if that is at least what this needs.
+    AllFree(Arc<Requirement>),
     /// All of the worker.
     Whole,
 }
@@ -271,9 +273,13 @@ impl<K: LeaseKey> LeaseBook<K> {
         wanted: Reservation,
         id: impl FnOnce() -> LeaseId,
     ) -> Option<bool> {
-        if let FixedPortion::AnyOf(requirements) = &wanted.portion
-            && !requirements.iter().any(|needs| needs.satisfied_by(&self.worker).is_ok())
-        {
+        let could = |needs: &Arc<Requirement>| needs.satisfied_by(&self.worker).is_ok();
+        let is_possible = match &wanted.portion {
+            FixedPortion::AnyOf(requirements) => requirements.iter().any(could),
+            FixedPortion::AllFree(needs) => could(needs),
+            FixedPortion::Whole => true,
+        };
+        if !is_possible {
             return None;
         }
         if self.leases.contains_key(&holder) || self.is_full() {
@@ -306,6 +312,9 @@ impl<K: LeaseKey> LeaseBook<K> {
         let limit = match &lease.fixed {
             Some(FixedPortion::Whole) => Some(self.whole.clone()),
             Some(FixedPortion::AnyOf(requirements)) => self.portion_for_any(requirements, &open),
+            Some(FixedPortion::AllFree(needs)) => {
+                open.refusal_for(&self.worker, needs).is_none().then(|| open.clone())
+            }
             None => None,
         };
         let Some(limit) = limit.filter(|limit| open.covers(limit)) else { return false };
@@ -343,6 +352,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         };
         match fixed {
             FixedPortion::Whole => vec![(0, self.whole.clone())],
+            FixedPortion::AllFree(_) => vec![(0, lease.limit.clone())],
             FixedPortion::AnyOf(requirements) => {
                 let choice = |(at, needs): (usize, &Arc<Requirement>)| {
                     Some((at, portion_for(&self.worker, &lease.limit, &lease.limit, needs)?))
@@ -361,9 +371,9 @@ impl<K: LeaseKey> LeaseBook<K> {
         choice: usize,
         ttl: Span,
     ) -> Option<LeaseGrant> {
-        let is_offer = self.leases.get(&holder)?.is_offer;
-        let whole = matches!(self.leases.get(&holder)?.fixed, Some(FixedPortion::Whole));
-        let chosen = match is_offer && !whole {
+        let lease = self.leases.get(&holder)?;
+        let is_one_of = matches!(lease.fixed, Some(FixedPortion::AnyOf(_)));
+        let chosen = match lease.is_offer && is_one_of {
             true => {
                 let mut choices = self.choices(holder).into_iter();
                 Some(choices.find(|(at, _)| *at == choice)?.1)
@@ -405,6 +415,7 @@ impl<K: LeaseKey> LeaseBook<K> {
         let suffices = |open: &Portion| match &lease.fixed {
             Some(FixedPortion::Whole) => open.covers(&self.whole),
             Some(FixedPortion::AnyOf(needs)) => self.portion_for_any(needs, open).is_some(),
+            Some(FixedPortion::AllFree(needs)) => open.refusal_for(&self.worker, needs).is_none(),
             None => false,
         };
         let mut victims: Vec<_> = self
@@ -412,7 +423,11 @@ impl<K: LeaseKey> LeaseBook<K> {
             .iter()
             .filter(is_fixed)
             .filter(|(_, other)| {
-                other.is_preemptible && !other.is_noticed && other.priority < lease.priority
+                // Reservations end by themselves, soon.
+                other.is_preemptible
+                    && !other.is_offer
+                    && !other.is_noticed
+                    && other.priority < lease.priority
             })
             .collect();
         victims.sort_by_key(|(holder, lease)| (lease.priority, **holder));
@@ -455,6 +470,11 @@ impl<K: LeaseKey> LeaseBook<K> {
             lease.is_noticed = true;
             lease.until = lease.until.min(now + grace);
         }
+    }
+
+    /// Until when a lease that was taken back is left to its holder.
+    pub fn taken_back(&self, holder: Holder) -> Option<Time> {
+        self.leases.get(&holder).filter(|lease| lease.is_noticed).map(|lease| lease.until)
     }
 
     /// The holder of a lease, if `scheduler` holds it.
@@ -835,6 +855,7 @@ impl Terms {
             FixedPortion::AnyOf(requirements) => {
                 requirements.iter().find(|needs| needs.satisfied_by(worker).is_ok()).cloned()
             }
+            FixedPortion::AllFree(needs) => Some(Arc::clone(needs)),
             FixedPortion::Whole => None,
         };
         Terms {

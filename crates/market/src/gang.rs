@@ -66,6 +66,9 @@ pub struct GangRole {
     pub count: u32,
     /// How many members there must be.
     pub minimum: u32,
+    /// Whether each member is to have all that is free of its worker, not only what it requires.
+    #[serde(default)]
+    pub wants_all: bool,
     /// The price that is offered for an hour of each.
     pub bid: Money,
     /// The highest price that is paid. It never leaves the scheduler.
@@ -251,11 +254,12 @@ impl Gang {
 
     /// A gang after its scheduler's restart. Its leases are renewed at once, and not relied on before that.
     ///
-    /// `done` says for each role how many members have done their work.
+    /// `done` says for each role how many members have done their work. A gang that was formed keeps the members that it
+    /// has while it replaces others, as before the restart.
     pub fn recover(
         spec: Arc<GangSpec>,
         members: Vec<StoredMember>,
-        done: &[u32],
+        (done, was_formed): (&[u32], bool),
         now: Time,
     ) -> Gang {
         let mut gang = Gang::new(spec, now);
@@ -264,7 +268,9 @@ impl Gang {
         }
         let members = members.into_iter().map(|stored| GangMember::recover(stored, now));
         gang.members = members.map(|member| (member.lease, member)).collect();
-        gang.is_formed = gang.has_minimum();
+        let has_minimum = gang.has_minimum();
+        gang.is_formed = was_formed || has_minimum;
+        gang.has_lost = was_formed && !has_minimum;
         if gang.is_formed {
             gang.phase = Phase::Idle { advertise_at: gang.lacks_any().then_some(now) };
         }
@@ -319,6 +325,11 @@ impl Gang {
         let is_it =
             |accept: &Accept| (accept.member.worker, accept.member.offer) == (worker, offer);
         matches!(&self.phase, Phase::Accepting { accepts, .. } if accepts.values().any(is_it))
+    }
+
+    /// Whether a member has joined by this offer.
+    pub fn has_offer(&self, worker: WorkerId, offer: OfferId) -> bool {
+        self.members.values().any(|member| (member.worker, member.offer) == (worker, offer))
     }
 
     /// Whether it waits for the answer to this request.
@@ -501,6 +512,10 @@ impl Gang {
         actions: &mut Vec<GangAction>,
     ) -> bool {
         let Some(member) = self.members.remove(&lease) else { return false };
+        if reason == LossReason::Refused {
+            // The worker still holds it for this gang.
+            actions.push(member.release());
+        }
         self.lost(context, member, reason, actions);
         true
     }
@@ -547,6 +562,11 @@ impl Gang {
         }
     }
 
+    /// Hands its members over to the caller, which renews their leases from now on.
+    pub fn take_members(&mut self) -> Vec<GangMember> {
+        std::mem::take(&mut self.members).into_values().collect()
+    }
+
     /// Releases one member, which has done its work. It is not replaced.
     pub fn release_member(&mut self, lease: LeaseId, actions: &mut Vec<GangAction>) {
         if let Some(member) = self.members.remove(&lease) {
@@ -585,6 +605,7 @@ impl Gang {
                 requirement: Arc::clone(&role.requirement),
                 count,
                 minimum,
+                wants_all: role.wants_all,
                 bid: role.bid,
             };
             (count > 0).then_some((at, wanted))
@@ -712,12 +733,6 @@ impl Gang {
             // It may have been granted, and the answer lost.
             actions.push(accept.decline());
         }
-        if !self.has_minimum() && !self.is_formed {
-            for member in std::mem::take(&mut self.members).into_values() {
-                actions.push(member.release());
-            }
-            return self.failed(context, Shortfall::not_granted(&choice), actions);
-        }
         if !self.has_minimum() {
             return self.failed(context, Shortfall::not_granted(&choice), actions);
         }
@@ -737,6 +752,12 @@ impl Gang {
         shortfall: Shortfall,
         actions: &mut Vec<GangAction>,
     ) {
+        // All or none: also those that a restarted scheduler has kept.
+        if !self.is_formed {
+            for member in std::mem::take(&mut self.members).into_values() {
+                actions.push(member.release());
+            }
+        }
         self.failures = self.failures.saturating_add(1);
         let at = context.now + backoff(self.failures, context.rng);
         self.phase = Phase::Idle { advertise_at: Some(at) };

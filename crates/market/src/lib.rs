@@ -12,6 +12,7 @@ mod book;
 mod divide;
 mod gang;
 mod holder;
+mod pool;
 mod portion;
 mod receipt;
 mod terms;
@@ -39,12 +40,13 @@ pub use gang::{
     Maximise, Receivers, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
+pub use pool::{Demand, PoolSettings, PoolSize};
 pub use portion::{DevicePart, Portion};
 pub use receipt::{
     LeaseAccount, LedgerSum, LedgerSums, Notary, Receipt, ReceiptRefusal, Signature, SignedReceipt,
     Signer, SimulatedNotary, add_to_ledger,
 };
 pub use terms::{
-    Hours, HoursError, LocalTime, OwnerReason, OwnerState, OwnerUse, Pricing, Terms, TermsRefusal,
-    Weekday, YieldTerms,
+    Hours, HoursError, LocalTime, OtherUse, OwnerReason, OwnerState, OwnerUse, Pricing, Terms,
+    TermsRefusal, Weekday, YieldTerms,
 };

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::portion::Portion;
 
-/// How much more time than it counted itself a scheduler countersigns: clocks may drift by a tenth, and the worker counts
-/// until the release arrives.
+/// How much more time than it counted itself a scheduler countersigns: clocks may drift by a tenth, and messages take time.
+/// A worker counts until the release arrives: if it is lost, until the lease ends by itself.
 const TOLERANCE: (f64, Span) = (1.1, Span::from_secs(5));
 
 /// What a lease has cost so far.
@@ -96,6 +96,9 @@ pub struct LeaseAccount {
     pub worker: WorkerId,
     /// What an hour costs.
     pub price: Money,
+    /// For how long each renewal extended it.
+    #[serde(default)]
+    pub ttl: Span,
     /// When it was granted.
     pub joined: Time,
     /// When it ended, as far as the scheduler knows.
@@ -178,6 +181,15 @@ impl SignedReceipt {
 }
 
 impl LeaseAccount {
+    /// After a restart of the scheduler, whose clock may have been set back meanwhile: the lease has been held for as long
+    /// as is countersigned, and for a TTL at most without a renewal.
+    pub fn recovered(&mut self, now: Time) {
+        let last = self.last.as_ref().map_or(Span::ZERO, |last| last.receipt.held);
+        if self.left.is_none() {
+            self.joined = self.joined.min(now - (last + self.ttl));
+        }
+    }
+
     /// Checks a receipt that arrived at `now`, and countersigns it. A receipt that is older than the last one changes
     /// nothing, and the last one is returned.
     pub fn countersign(
@@ -198,7 +210,10 @@ impl LeaseAccount {
         if !notary.verify(Signer::Worker(receipt.worker), &bytes, &signed.worker) {
             return Err(ReceiptRefusal::Signature);
         }
-        let elapsed = self.left.unwrap_or(now).since(self.joined);
+        let elapsed = match self.left {
+            Some(left) => left.since(self.joined) + self.ttl,
+            None => now.since(self.joined),
+        };
         let known = self.last.as_ref().map(|last| (last.receipt.number, last.receipt.held));
         if known.is_none_or(|(number, _)| receipt.number > number) {
             if receipt.held > elapsed.mul_f64(TOLERANCE.0) + TOLERANCE.1
@@ -286,7 +301,8 @@ mod tests {
             is_final: false,
         };
         let joined = Time::from_micros(1_000_000);
-        let account = LeaseAccount { worker, price, joined, left: None, last: None };
+        let ttl = Span::from_secs(30);
+        let account = LeaseAccount { worker, price, ttl, joined, left: None, last: None };
         (account, scheduler, organisation, receipt)
     }
 
@@ -326,6 +342,26 @@ mod tests {
         assert_eq!(late.receipt.number, 2, "an older one is answered with the last");
         let less = Receipt { number: 3, held: Span::from_secs(11), ..receipt };
         assert_eq!(check(less, &by_worker), Err(ReceiptRefusal::Time));
+    }
+
+    #[test]
+    fn a_lease_whose_release_was_lost_is_settled_and_so_is_one_over_a_clock_that_was_set_back() {
+        let (account, scheduler, lab, receipt) = parts();
+        let by_worker = SimulatedNotary(Signer::Worker(receipt.worker));
+        let notary = SimulatedNotary(Signer::Scheduler(scheduler));
+        let check = |mut account: LeaseAccount, now: Time, held: u64| {
+            let held = Span::from_secs(held);
+            let signed = SignedReceipt::sign(Receipt { held, ..receipt.clone() }, &by_worker);
+            account.countersign(now, (scheduler, &lab), &signed, &notary).map(drop)
+        };
+        let left = Some(account.joined + Span::from_secs(10));
+        let released = LeaseAccount { left, ..account.clone() };
+        let later = account.joined + Span::from_secs(100);
+        assert_eq!(check(released.clone(), later, 40), Ok(()), "until its TTL was over");
+        assert_eq!(check(released, later, 60), Err(ReceiptRefusal::Time));
+        let mut recovered = LeaseAccount { joined: later, ..account };
+        recovered.recovered(Time::from_micros(50_000_000));
+        assert_eq!(check(recovered, Time::from_micros(52_000_000), 30), Ok(()));
     }
 
     #[test]

@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use hypha_model::resource::WHOLE_GPU;
-use hypha_model::{ExecutorClass, Money, Name, Priority, Worker};
+use hypha_model::{Executor, ExecutorClass, Money, Name, Priority, RefusalKind, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::advert::{Advertiser, WantedRole};
 use crate::portion::Portion;
 
 pub use hours::{Hours, HoursError, LocalTime, Weekday};
-pub use owner_use::{OwnerUse, YieldTerms};
+pub use owner_use::{OtherUse, OwnerUse, YieldTerms};
 
 /// The terms of a worker's owner.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,11 +119,7 @@ impl OwnerState {
 impl Terms {
     /// The price of an hour of `portion` for a role with this bid, which is for the whole portion.
     pub fn price(&self, bid: Money, portion: &Portion) -> Money {
-        let by_device = match self.pricing {
-            Pricing::Whole => self.price,
-            Pricing::Flexible => self.floor,
-        };
-        for_devices(by_device, portion).max(bid)
+        for_devices(self.least_price(), portion).max(bid)
     }
 
     /// What is offered to a role that needs `needed`.
@@ -164,14 +160,42 @@ impl Terms {
         *self.organisations.as_ref()?.get(organisation)?
     }
 
+    /// Why a scheduler gets no shared lease, which bids nothing. `None` is an organisation that is not known.
+    pub fn shared_lease_refusal(&self, organisation: Option<&Name>) -> Option<RefusalKind> {
+        if !self.serves(organisation) {
+            return Some(RefusalKind::NotServed);
+        }
+        (self.least_price() > Money::ZERO).then_some(RefusalKind::Price)
+    }
+
+    /// Whether an executor may run.
+    pub fn may_run(&self, executor: &Executor) -> bool {
+        self.classes.as_ref().is_none_or(|classes| classes.contains(&executor.class))
+            && self.executors.as_ref().is_none_or(|allowed| allowed.contains(&executor.name))
+    }
+
+    fn serves(&self, organisation: Option<&Name>) -> bool {
+        let is_served = |served: &BTreeMap<Name, _>| {
+            organisation.is_some_and(|organisation| served.contains_key(organisation))
+        };
+        self.organisations.as_ref().is_none_or(is_served)
+    }
+
+    /// The price of an hour of a device if nothing is bid.
+    fn least_price(&self) -> Money {
+        match self.pricing {
+            Pricing::Whole => self.price,
+            Pricing::Flexible => self.floor,
+        }
+    }
+
     fn refusal_of(
         &self,
         from: &Advertiser,
         role: &WantedRole,
         worker: &Worker,
     ) -> Option<TermsRefusal> {
-        let served = |served: &BTreeMap<Name, _>| served.contains_key(&from.organisation);
-        if !self.organisations.as_ref().is_none_or(served) {
+        if !self.serves(Some(&from.organisation)) {
             return Some(TermsRefusal::Organisation);
         }
         let class = role.requirement.class;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::executor::ExecutorClass;
 use crate::gpu_ids::GpuIds;
 use crate::name::Name;
+use crate::preference::{DeadlinePolicy, Maximise};
 use crate::priority::Priority;
 use crate::resource::{Capacity, WHOLE_GPU};
 use crate::time::Span;
@@ -56,6 +57,12 @@ pub struct Requirement {
     /// How long after submission the result is still wanted.
     #[serde(skip_serializing_if = "is_default")]
     pub deadline: Option<Span>,
+    /// What happens to a submission whose deadline no worker can meet.
+    #[serde(skip_serializing_if = "is_default")]
+    pub deadline_policy: DeadlinePolicy,
+    /// What counts when a worker is chosen; the scheduler's default if `None`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub maximise: Option<Maximise>,
 }
 
 /// Why a worker cannot take a task.
@@ -101,6 +108,10 @@ pub enum RefusalKind {
     TooSlow,
     /// The free amounts are reserved for a task that has waited longer.
     Reserved,
+    /// Its owner's terms do not serve the scheduler's organisation.
+    NotServed,
+    /// Its owner's terms ask for a price, and nothing is bid.
+    Price,
 }
 
 impl Default for Requirement {
@@ -119,6 +130,8 @@ impl Default for Requirement {
             estimated_time: None,
             priority: Priority::default(),
             deadline: None,
+            deadline_policy: DeadlinePolicy::default(),
+            maximise: None,
         }
     }
 }
@@ -218,7 +231,7 @@ impl Refusal {
 
 impl RefusalKind {
     /// All kinds, in order; counts by reason are arrays over these.
-    pub const ALL: [RefusalKind; 14] = [
+    pub const ALL: [RefusalKind; 16] = [
         RefusalKind::Unavailable,
         RefusalKind::Executor,
         RefusalKind::Model,
@@ -233,6 +246,8 @@ impl RefusalKind {
         RefusalKind::TriedBefore,
         RefusalKind::TooSlow,
         RefusalKind::Reserved,
+        RefusalKind::NotServed,
+        RefusalKind::Price,
     ];
 }
 
@@ -253,6 +268,8 @@ impl fmt::Display for RefusalKind {
             RefusalKind::TriedBefore => "an earlier attempt failed there",
             RefusalKind::TooSlow => "cannot finish in time",
             RefusalKind::Reserved => "reserved for a task that has waited longer",
+            RefusalKind::NotServed => "serves other organisations only",
+            RefusalKind::Price => "asks for a price",
         })
     }
 }

@@ -1,5 +1,7 @@
 //! A requirement as users write it in JSON or TOML, and its conversion to a [`Requirement`].
 
+use std::str::FromStr;
+
 use serde::Deserialize;
 
 use crate::amount::{
@@ -8,6 +10,7 @@ use crate::amount::{
 use crate::executor::ExecutorClass;
 use crate::gpu_ids::GpuIds;
 use crate::input_value::InputValue;
+use crate::preference::{DeadlinePolicy, UnknownPreference};
 use crate::requirement::Requirement;
 use crate::resource::WHOLE_GPU;
 use crate::time::Span;
@@ -45,6 +48,10 @@ pub struct RequirementInput {
     pub priority: Option<InputValue>,
     /// How long after submission the result is still wanted, in seconds or with a unit.
     pub deadline: Option<InputValue>,
+    /// Whether the submission is refused if no worker can meet the deadline.
+    pub deadline_policy: Option<InputValue>,
+    /// What counts when a worker is chosen: `speed`, `cost` or `balance`.
+    pub maximise: Option<InputValue>,
     /// The class of executor, `inference` by default.
     pub executor_class: Option<InputValue>,
     /// The executor by name.
@@ -84,6 +91,8 @@ impl TryFrom<RequirementInput> for Requirement {
             estimated_time: optional(&input.estimated_time, "estimated_time", parse_seconds)?,
             priority: optional(&input.priority, "priority", parse_priority)?.unwrap_or_default(),
             deadline,
+            deadline_policy: deadline_policy(&input.deadline_policy, deadline)?,
+            maximise: optional(&input.maximise, "maximise", parse_word)?,
         })
     }
 }
@@ -164,6 +173,27 @@ fn parse_share(field: &str, text: &str) -> Result<u32, FieldError> {
     }
 }
 
+fn deadline_policy(
+    given: &Option<InputValue>,
+    deadline: Option<Span>,
+) -> Result<DeadlinePolicy, FieldError> {
+    let policy = optional(given, "deadline_policy", parse_word)?.unwrap_or_default();
+    match given.as_ref().filter(|_| deadline.is_none()) {
+        Some(given) => {
+            let problem = "has no effect without a deadline: give `deadline` too";
+            Err(FieldError::new("deadline_policy", given, problem))
+        }
+        None => Ok(policy),
+    }
+}
+
+fn parse_word<T: FromStr<Err = UnknownPreference>>(
+    field: &str,
+    text: &str,
+) -> Result<T, FieldError> {
+    text.parse().map_err(|error: UnknownPreference| FieldError::new(field, text, error.to_string()))
+}
+
 fn optional<T>(
     given: &Option<InputValue>,
     field: &str,
@@ -234,6 +264,8 @@ mod tests {
             estimated_time = "500ms"
             priority = -5
             deadline = "2h"
+            deadline_policy = "refuse"
+            maximise = "cost"
             executor_class = "train"
             executor = "diloco-transformer"
             model = "llama-2-7b"
@@ -254,6 +286,8 @@ mod tests {
             estimated_time: Some(Span::from_millis(500)),
             priority: Priority::from_milli(-5_000),
             deadline: Some(Span::from_secs(7_200)),
+            deadline_policy: DeadlinePolicy::Refuse,
+            maximise: Some(crate::Maximise::Cost),
         };
         assert_eq!(Requirement::try_from(input), Ok(expected));
     }
@@ -320,6 +354,15 @@ mod tests {
             (r#"{"gpu_share": 1.5}"#, "gpu_share: `1.5` is not a share of a GPU"),
             (r#"{"priority": "1e999"}"#, "priority: `1e999` is not finite"),
             (r#"{"deadline": 0}"#, "deadline: `0` is invalid"),
+            (
+                r#"{"deadline": 1, "deadline_policy": "drop"}"#,
+                "deadline_policy: `drop` is unknown: use `accept` or `refuse`",
+            ),
+            (
+                r#"{"deadline_policy": "refuse"}"#,
+                "deadline_policy: `refuse` has no effect without a deadline",
+            ),
+            (r#"{"maximise": 1}"#, "maximise: `1` is unknown: use `speed`, `cost` or `balance`"),
             (r#"{"estimated_time": "-1s"}"#, "estimated_time: `-1s` is negative"),
             (r#"{"executor_class": "gpu"}"#, "executor_class: `gpu` is not an executor class"),
             (r#"{"executor": ""}"#, "executor: `` is refused: a name must not be empty"),

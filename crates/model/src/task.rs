@@ -166,6 +166,8 @@ mod tests {
                 estimated_time: Some(Span::ZERO),
                 priority: crate::Priority::from_milli(-1),
                 deadline: Some(Span::from_secs(6)),
+                deadline_policy: crate::DeadlinePolicy::Refuse,
+                maximise: Some(crate::Maximise::Speed),
             },
             input: Payload::from(&b"in"[..]),
             metadata: Metadata::of_numbers(&[("tokens", 7.0)]),
@@ -176,7 +178,7 @@ mod tests {
         };
         let written = serde_json::to_value(&unusual).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().len();
-        assert_eq!((keys(&written), keys(&written["requirement"])), (7, 13));
+        assert_eq!((keys(&written), keys(&written["requirement"])), (7, 15));
         assert_eq!(serde_json::from_value::<TaskSpec>(written).unwrap(), unusual);
         let usual = serde_json::to_string(&TaskSpec::default()).unwrap();
         assert_eq!(usual, "{}");

@@ -40,6 +40,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Neighbours in the gossip mesh that a node keeps: the protocol's own recommendation.
 const MESH: usize = 6;
+/// How long a message is remembered, so that it is not forwarded again: longer than an advert or the end of one may be
+/// valid, so that no neighbour can replay one in its author's name.
+const DUPLICATE_CACHE_TIME: Duration = Duration::from_secs(200);
 /// A gateway forwards to all its peers: most nodes have no other neighbours.
 const GATEWAY_MESH: usize = 4_096;
 
@@ -140,6 +143,7 @@ fn gossip(is_gateway: bool) -> Result<gossipsub::Behaviour, String> {
         .message_id_fn(|message| {
             gossipsub::MessageId::from(blake3::hash(&message.data).as_bytes().as_slice())
         })
+        .duplicate_cache_time(DUPLICATE_CACHE_TIME)
         .max_transmit_size(SignedRecord::MAX_BYTES + 1_024)
         .mesh_n(mesh)
         .mesh_n_low(if is_gateway { mesh / 2 } else { 4 })

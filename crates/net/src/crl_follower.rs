@@ -118,7 +118,14 @@ impl CrlFollower {
     async fn request(&self, body: RequestBody) -> Result<ResponseBody, RequestError> {
         let (reply, response) = oneshot::channel();
         let (peer, deadline) = (self.gateway, DEADLINE);
-        let command = Command::Request { peer, body, deadline, traceparent: None, reply };
+        let command = Command::Request {
+            peer,
+            addresses: Vec::new(),
+            body,
+            deadline,
+            traceparent: None,
+            reply,
+        };
         // Not held while the request is pending: the network stops when the last handle is dropped.
         let commands = self.commands.upgrade().ok_or(RequestError::Stopped)?;
         commands.send(command).await.map_err(|_| RequestError::Stopped)?;

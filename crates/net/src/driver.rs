@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use hypha_model::{CapabilityQuery, Name, NodeRole};
+use hypha_model::{AdvertId, CapabilityQuery, Name, NodeRole};
 use hypha_pki::{LoadError, Pki, Reloader};
+use hypha_wire::market::Advert;
 use hypha_wire::request::{RequestBody, ResponseBody};
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
@@ -29,6 +30,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, oneshot};
 
 use self::directory::Directory;
+pub(crate) use self::directory::write_addresses;
 use self::gateways::Gateways;
 use self::gossip::Gossip;
 use self::outbox::Outbox;
@@ -85,11 +87,14 @@ pub(crate) enum Command {
     },
     Request {
         peer: PeerId,
+        addresses: Vec<Multiaddr>,
         body: RequestBody,
         deadline: Duration,
         traceparent: Option<String>,
         reply: oneshot::Sender<Result<ResponseBody, RequestError>>,
     },
+    PublishAdvert(Box<Advert>),
+    CloseAdvert(AdvertId),
     Peers(oneshot::Sender<Vec<Peer>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
     BulkListening(Vec<SocketAddr>),
@@ -226,9 +231,11 @@ impl Driver {
             }
             Command::RemovePersistentPeer(peer) => self.remove_persistent_peer(peer),
             Command::Dial { address, reply } => self.dial(address, reply),
-            Command::Request { peer, body, deadline, traceparent, reply } => {
-                self.request(peer, body, deadline, traceparent, reply);
+            Command::Request { peer, addresses, body, deadline, traceparent, reply } => {
+                self.request((peer, addresses), body, deadline, traceparent, reply);
             }
+            Command::PublishAdvert(advert) => self.publish_advert(*advert),
+            Command::CloseAdvert(advert) => self.close_advert(advert),
             Command::Peers(reply) => {
                 let connected: Vec<_> = self.swarm.behaviour().peers.connected().copied().collect();
                 let peers = connected.iter().filter_map(|peer| self.peer(peer)).collect();

@@ -4,17 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypha_model::{CapabilityQuery, Name, NodeRole, SchedulerId, Worker, WorkerId};
+use hypha_model::{AdvertId, CapabilityQuery, Name, NodeRole, SchedulerId, Worker, WorkerId};
 use hypha_pki::{Pki, Reloader};
 use hypha_wire::EncodeError;
-use hypha_wire::request::{Refusal, RefusalKind, RequestBody, ResponseBody};
+use hypha_wire::market::{Advert, Offer};
+use hypha_wire::request::{OfferRequest, Refusal, RefusalKind, RequestBody, ResponseBody};
 use libp2p::{Multiaddr, PeerId};
 use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bulk::SharedContext;
-use crate::driver::{Command, Driver};
+use crate::driver::{Command, Driver, write_addresses};
 use crate::peers::Link;
 use crate::settings::Settings;
 
@@ -52,6 +53,24 @@ pub enum NetEvent {
     WorkerAnnounced(FoundWorker),
     /// A node published its farewell.
     NodeLeft(PeerId),
+    /// A scheduler advertises. Only workers receive this.
+    AdvertReceived {
+        /// The scheduler.
+        from: PeerId,
+        /// Its organisation, by its certificate.
+        organisation: String,
+        /// Where offers reach it.
+        addresses: Vec<Multiaddr>,
+        /// The advert.
+        advert: Box<Advert>,
+    },
+    /// A scheduler wants no more offers for an advert. Only workers receive this.
+    AdvertClosed {
+        /// The scheduler.
+        from: PeerId,
+        /// The advert.
+        advert: AdvertId,
+    },
     /// A peer sent a request; to be answered before the deadline.
     RequestReceived(PeerRequest),
 }
@@ -267,6 +286,33 @@ impl Net {
         self.call(|reply| Command::Dial { address, reply }).await.ok_or_else(stopped)?
     }
 
+    /// Advertises to all workers, by gossip. It may be lost, like every message.
+    pub async fn publish_advert(&self, advert: Advert) {
+        self.command(Command::PublishAdvert(Box::new(advert))).await;
+    }
+
+    /// Ends an advert that was published.
+    pub async fn close_advert(&self, advert: AdvertId) {
+        self.command(Command::CloseAdvert(advert)).await;
+    }
+
+    /// Sends an offer to a scheduler that has no channel to this node, and connects to it at one of `addresses` if it
+    /// is not connected. Returns when the scheduler has received it.
+    pub async fn send_offer(
+        &self,
+        scheduler: PeerId,
+        addresses: Vec<Multiaddr>,
+        offer: Offer,
+        deadline: Duration,
+    ) -> Result<(), RequestError> {
+        let own = write_addresses(&self.addresses().await);
+        let body = RequestBody::Offer(Box::new(OfferRequest { offer, addresses: own }));
+        match self.request_at(scheduler, addresses, body, deadline, None).await? {
+            ResponseBody::OfferReceived => Ok(()),
+            _ => Err(RequestError::InvalidResponse("it does not acknowledge the offer".into())),
+        }
+    }
+
     /// Sends a request to `peer`, and waits for the response no longer than `deadline`.
     pub async fn request(
         &self,
@@ -275,8 +321,26 @@ impl Net {
         deadline: Duration,
         traceparent: Option<String>,
     ) -> Result<ResponseBody, RequestError> {
-        let request =
-            self.call(|reply| Command::Request { peer, body, deadline, traceparent, reply });
+        self.request_at(peer, Vec::new(), body, deadline, traceparent).await
+    }
+
+    /// The same, and connects to one of `addresses` if `peer` is not connected.
+    async fn request_at(
+        &self,
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+        body: RequestBody,
+        deadline: Duration,
+        traceparent: Option<String>,
+    ) -> Result<ResponseBody, RequestError> {
+        let request = self.call(|reply| Command::Request {
+            peer,
+            addresses,
+            body,
+            deadline,
+            traceparent,
+            reply,
+        });
         match tokio::time::timeout(deadline, request).await {
             // Both sides have a timer; the outcome is the same whichever fires first.
             Ok(Some(Ok(ResponseBody::Refused(refusal))))

@@ -13,6 +13,7 @@ mod gatekeeper;
 mod guard;
 mod handle;
 mod metrics;
+mod muxer;
 mod peers;
 mod port;
 mod probe;

@@ -9,7 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hypha_model::NodeRole;
 use hypha_pki::{Certificate, CertificateRejection, Pki, verify_signature};
-use hypha_wire::record::{DatasetRecord, Farewell, SignedKind, SignedRecord, WorkerRecord};
+use hypha_wire::record::{
+    AdvertClosedRecord, AdvertRecord, DatasetRecord, Farewell, SignedKind, SignedRecord,
+    WorkerRecord,
+};
 use hypha_wire::{DecodeError, EncodeError, Message};
 use libp2p::PeerId;
 use rustls::pki_types::CertificateDer;
@@ -19,7 +22,7 @@ use thiserror::Error;
 /// that agree about as well.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(120);
 
-/// How old a farewell may be: it has no TTL, and a replayed one must have no effect.
+/// How old a farewell or the end of an advert may be: they have no TTL, and a replayed one must have no effect.
 const MAX_FAREWELL_AGE: Duration = Duration::from_secs(60);
 
 /// Statements whose signature was verified and need not be again: each arrives from several servers, many times.
@@ -31,6 +34,8 @@ pub(crate) enum Statement {
     Worker(WorkerRecord),
     Dataset(DatasetRecord),
     Farewell(Farewell),
+    Advert(AdvertRecord),
+    AdvertClosed(AdvertClosedRecord),
 }
 
 /// A statement whose author is verified.
@@ -116,6 +121,7 @@ fn check(pki: &Pki, signed: &SignedRecord) -> Result<VerifiedStatement, Statemen
     let wanted = match signed.kind {
         SignedKind::Worker => Some(NodeRole::Worker),
         SignedKind::Dataset => Some(NodeRole::Data),
+        SignedKind::Advert | SignedKind::AdvertClosed => Some(NodeRole::Scheduler),
         SignedKind::Farewell => None,
     };
     if wanted.is_some_and(|role| role != author.role) {
@@ -128,11 +134,15 @@ fn check(pki: &Pki, signed: &SignedRecord) -> Result<VerifiedStatement, Statemen
         SignedKind::Worker => Statement::Worker(hypha_wire::decode(&signed.payload)?),
         SignedKind::Dataset => Statement::Dataset(hypha_wire::decode(&signed.payload)?),
         SignedKind::Farewell => Statement::Farewell(hypha_wire::decode(&signed.payload)?),
+        SignedKind::Advert => Statement::Advert(hypha_wire::decode(&signed.payload)?),
+        SignedKind::AdvertClosed => Statement::AdvertClosed(hypha_wire::decode(&signed.payload)?),
     };
     let (peer, organisation) = match &statement {
         Statement::Worker(record) => (&record.peer, Some(&record.organisation)),
         Statement::Dataset(record) => (&record.peer, Some(&record.organisation)),
         Statement::Farewell(record) => (&record.peer, None),
+        Statement::Advert(record) => (&record.peer, Some(&record.organisation)),
+        Statement::AdvertClosed(record) => (&record.peer, None),
     };
     if *peer != author.peer_id.to_bytes()
         || organisation.is_some_and(|organisation| *organisation != author.organisation)
@@ -148,6 +158,8 @@ impl Statement {
             Statement::Worker(record) => record.sequence,
             Statement::Dataset(record) => record.sequence,
             Statement::Farewell(record) => record.sequence,
+            // Never stored, so they replace nothing.
+            Statement::Advert(_) | Statement::AdvertClosed(_) => 0,
         }
     }
 
@@ -156,7 +168,9 @@ impl Statement {
         match self {
             Statement::Worker(record) => Duration::from_millis(record.ttl_ms.into()),
             Statement::Dataset(record) => Duration::from_millis(record.ttl_ms.into()),
-            Statement::Farewell(_) => MAX_FAREWELL_AGE,
+            Statement::Farewell(_) | Statement::AdvertClosed(_) => MAX_FAREWELL_AGE,
+            // Nobody waits for an offer after the window.
+            Statement::Advert(record) => Duration::from_micros(record.advert.window_us),
         }
     }
 
@@ -169,6 +183,8 @@ impl Statement {
             Statement::Worker(record) => record.issued_unix_ms,
             Statement::Dataset(record) => record.issued_unix_ms,
             Statement::Farewell(record) => record.issued_unix_ms,
+            Statement::Advert(record) => record.issued_unix_ms,
+            Statement::AdvertClosed(record) => record.issued_unix_ms,
         };
         let offset = MAX_CLOCK_OFFSET.as_millis() as u64;
         let oldest = self.ttl().as_millis() as u64 + offset;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::{AsyncRead, AsyncWrite};
 use libp2p::core::Transport as _;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::{Boxed, OrTransport};
@@ -11,6 +12,7 @@ use libp2p::{dns, relay, tcp, yamux};
 
 use crate::gatekeeper::Gatekeeper;
 use crate::guard::{Guard, GuardedTransport};
+use crate::muxer::EndingMuxer;
 use crate::settings::Settings;
 use crate::upgrade::Upgrade;
 
@@ -42,6 +44,7 @@ pub(crate) fn transport(
         .authenticate(upgrade.clone())
         .multiplex(muxer())
         .timeout(settings.limits.handshake_timeout)
+        .map(|connected, _| ending(connected))
         .boxed();
     let (circuits, relay_client) = relay::client::new(own);
     let relayed = circuits
@@ -49,8 +52,15 @@ pub(crate) fn transport(
         .authenticate(upgrade)
         .multiplex(muxer())
         .timeout(settings.limits.handshake_timeout)
+        .map(|connected, _| ending(connected))
         .boxed();
     // The relay goes first: it accepts only circuit addresses, and TCP would misinterpret those.
     let both = OrTransport::new(relayed, direct).map(|either, _| either.into_inner()).boxed();
     (both, relay_client)
+}
+
+fn ending<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    (peer, connection): (PeerId, yamux::Muxer<C>),
+) -> (PeerId, StreamMuxerBox) {
+    (peer, StreamMuxerBox::new(EndingMuxer::new(connection)))
 }

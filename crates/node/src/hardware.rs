@@ -1,5 +1,6 @@
-//! Detects the resources of this machine that the configuration does not set.
+//! Detects the resources of this machine that the configuration does not set, and measures their use.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use hypha_config::Resources;
@@ -58,6 +59,64 @@ impl UsageMeter {
             memory_permille: permille(used as f64 / total.max(1) as f64),
         }
     }
+}
+
+/// Measures how much of NVIDIA's GPUs some processes use.
+pub(crate) struct GpuMeter {
+    nvml: nvml_wrapper::Nvml,
+    /// For each GPU, the time of the last sample that was read, in the driver's microseconds.
+    read_until: Vec<u64>,
+}
+
+impl GpuMeter {
+    /// `None` where there are no GPUs.
+    pub(crate) fn new() -> Option<GpuMeter> {
+        let nvml = nvml_wrapper::Nvml::init().ok()?;
+        let count = nvml.device_count().ok().filter(|count| *count > 0)?;
+        Some(GpuMeter { nvml, read_until: vec![0; count as usize] })
+    }
+
+    /// The share of the GPU that the counted processes use most, in thousandths.
+    pub(crate) fn measure(&mut self, is_counted: impl Fn(u32) -> bool) -> u16 {
+        let gpus = self.read_until.iter_mut().zip(0..);
+        let used = gpus.filter_map(|(read_until, index)| {
+            let gpu = self.nvml.device_by_index(index).ok()?;
+            let percent = match gpu.process_utilization_stats(*read_until) {
+                Ok(samples) => {
+                    let last = samples.iter().map(|sample| sample.timestamp).max();
+                    *read_until = last.unwrap_or(*read_until);
+                    let samples = samples.iter().map(|one| (one.pid, one.timestamp, one.sm_util));
+                    latest_use(samples.filter(|(process, ..)| is_counted(*process)))
+                }
+                // No samples since then: nothing has run.
+                Err(nvml_wrapper::error::NvmlError::NotFound) => 0,
+                // Not every GPU tells how much each process uses.
+                Err(_) if has_process(&gpu, &is_counted) => gpu.utilization_rates().ok()?.gpu,
+                Err(_) => 0,
+            };
+            Some(percent)
+        });
+        (used.max().unwrap_or(0).min(100) * 10) as u16
+    }
+}
+
+/// The sum of what each process used last. Samples are a process, a time, and percent.
+fn latest_use(samples: impl Iterator<Item = (u32, u64, u32)>) -> u32 {
+    let mut latest: HashMap<u32, (u64, u32)> = HashMap::new();
+    for (process, time, percent) in samples {
+        let known = latest.entry(process).or_default();
+        if time >= known.0 {
+            *known = (time, percent);
+        }
+    }
+    latest.values().map(|(_, percent)| *percent).fold(0, u32::saturating_add)
+}
+
+/// Whether a counted process uses a GPU.
+fn has_process(gpu: &nvml_wrapper::Device<'_>, is_counted: impl Fn(u32) -> bool) -> bool {
+    let compute = gpu.running_compute_processes().unwrap_or_default();
+    let graphics = gpu.running_graphics_processes().unwrap_or_default();
+    compute.iter().chain(&graphics).any(|process| is_counted(process.pid))
 }
 
 /// The cores that this process may use; in a container they may be fewer than the machine has.
@@ -124,6 +183,13 @@ mod tests {
             (1_500, 7, 8)
         );
         assert!(capacity.devices.is_empty());
+    }
+
+    #[test]
+    fn use_of_a_gpu_is_the_latest_of_each_process() {
+        let samples = [(1, 10, 5), (2, 10, 7), (1, 20, 30), (1, 15, 90)];
+        assert_eq!(latest_use(samples.into_iter()), 37);
+        assert_eq!(latest_use([].into_iter()), 0);
     }
 
     #[test]

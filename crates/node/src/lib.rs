@@ -10,6 +10,7 @@ mod gateway;
 mod hardware;
 mod machine_loop;
 mod network_client;
+mod notary;
 mod object;
 mod runtime;
 mod scheduler;
@@ -20,7 +21,7 @@ mod worker;
 
 pub use network_client::{NetworkClient, find_datasets, find_workers, probe};
 pub use runtime::{NodeConfig, run};
-pub use worker::{LAUNCHER_SUBCOMMAND, set_paused};
+pub use worker::{LAUNCHER_SUBCOMMAND, set_paused, worker_receipts};
 
 /// Why a node did not start, or a query of the network failed.
 #[derive(Debug, thiserror::Error)]

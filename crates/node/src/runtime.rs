@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use crate::data_dir::{self, DataDirLock};
+use crate::notary::KeyNotary;
 use crate::scheduler::{DiscoveryHandle, Scheduler};
 use crate::signals::Signals;
 use crate::status::{self, Status};
@@ -34,7 +35,7 @@ pub enum NodeConfig {
     /// Accepts tasks and places them on workers.
     Scheduler(Box<SchedulerConfig>),
     /// Offers capacity.
-    Worker(WorkerConfig),
+    Worker(Box<WorkerConfig>),
     /// Offers data sets.
     Data(DataConfig),
 }
@@ -133,6 +134,7 @@ async fn start(
     let (pki, reloader) = Reloader::load(settings::files(network, Some(config.learned_crls())))
         .map_err(NodeError::configuration)?;
     let own = pki.own().clone();
+    let notary = Arc::new(KeyNotary::new(pki.signing_key()));
     let relay = match config {
         NodeConfig::Gateway(config) => Some(&config.relay),
         _ => None,
@@ -162,16 +164,15 @@ async fn start(
             RunningRole::Passive
         }
         NodeConfig::Scheduler(config) => {
-            let organisation = &own.organisation;
+            let identity = (own.organisation.as_str(), notary as Arc<_>);
             let scheduler =
-                Scheduler::start(config, net.clone(), metrics, offers, organisation, version)
-                    .await?;
+                Scheduler::start(config, net.clone(), metrics, offers, identity, version).await?;
             status.set_extra_problems(scheduler.problems());
             RunningRole::Scheduler(Box::new(scheduler))
         }
         NodeConfig::Worker(config) => {
             tokio::spawn(refuse_transfers(offers));
-            let worker = worker::start(config, &net, bulk).await?;
+            let worker = worker::start(config, &net, bulk, notary).await?;
             status.set_notes(worker.notes());
             RunningRole::Worker(worker)
         }
@@ -233,10 +234,15 @@ impl Node {
         Ok(())
     }
 
-    fn on_event(&mut self, event: NetEvent) {
+    fn on_event(&self, event: NetEvent) {
         match event {
             NetEvent::Listening(address) => tracing::info!(%address, "listening"),
-            NetEvent::ReachabilityChanged(reached) => self.log_reachability(&reached),
+            NetEvent::ReachabilityChanged(reached) => {
+                self.log_reachability(&reached);
+                if let RunningRole::Worker(worker) = &self.running_role {
+                    worker.reachability_changed(matches!(reached, Reachability::Relayed(_)));
+                }
+            }
             NetEvent::GatewayChanged(address, peer) => {
                 match peer {
                     Some(peer) => tracing::info!(%address, %peer, "connected to a gateway"),
@@ -260,6 +266,16 @@ impl Node {
                 self.notify_discovery(|discovery| discovery.announced(found));
             }
             NetEvent::NodeLeft(peer) => self.notify_discovery(|discovery| discovery.left(peer)),
+            NetEvent::AdvertReceived { from, organisation, addresses, advert } => {
+                if let RunningRole::Worker(worker) = &self.running_role {
+                    worker.advert_received((from, organisation), addresses, *advert);
+                }
+            }
+            NetEvent::AdvertClosed { from, advert } => {
+                if let RunningRole::Worker(worker) = &self.running_role {
+                    worker.advert_closed(from, advert);
+                }
+            }
             NetEvent::RequestReceived(request) => self.respond(request),
         }
     }
@@ -290,8 +306,14 @@ impl Node {
         }
     }
 
-    /// Responds in a task of its own, so that a slow response does not delay the event loop.
+    /// Responds in a task of its own, so that a slow response does not delay the event loop. Offers are taken at once:
+    /// the scheduler's machine is stepped within microseconds.
     fn respond(&self, request: PeerRequest) {
+        if let (RequestBody::Offer(_), RunningRole::Scheduler(scheduler)) =
+            (&request.body, &self.running_role)
+        {
+            return respond_to_offer(scheduler, request);
+        }
         let status = self.status.clone();
         let span = tracing::info_span!("request", peer = %request.peer.id, body = ?request.body);
         if let Some(traceparent) = &request.traceparent {
@@ -315,6 +337,15 @@ impl Node {
     }
 }
 
+fn respond_to_offer(scheduler: &Scheduler, PeerRequest { peer, body, responder, .. }: PeerRequest) {
+    let RequestBody::Offer(offer) = body else { return };
+    let body = match scheduler.receive_offer(&peer, *offer) {
+        Ok(()) => ResponseBody::OfferReceived,
+        Err(refusal) => ResponseBody::Refused(refusal),
+    };
+    let _ = responder.send(body);
+}
+
 /// Refuses every transfer: these roles do not accept tensors or files yet.
 async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
     while let Some(offer) = offers.recv().await {
@@ -330,3 +361,6 @@ async fn refuse_transfers(mut offers: mpsc::Receiver<Incoming>) {
 fn comma_separated<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests;

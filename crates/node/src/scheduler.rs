@@ -1,5 +1,6 @@
 //! A scheduler: accepts tasks over HTTP, places them on workers of the swarm and on back ends, and returns results.
 
+mod advert_gossip;
 mod core;
 mod discovery;
 mod effects;
@@ -19,18 +20,22 @@ use hypha_api::ServingThreads;
 use hypha_backends::{HttpWorkers, NewBackEnd, RegisterError, SchedulerHandle};
 use hypha_config::SchedulerConfig;
 use hypha_engine::store::AnyStore;
-use hypha_engine::{Command, SchedulerEvent, SchedulerStep, ToWorker};
+use hypha_engine::{
+    Advert, Command, FromWorker, Notary, Offer, SchedulerEvent, SchedulerStep, ToWorker,
+};
 use hypha_machine::Machine;
-use hypha_model::{Span, Time, Worker, WorkerId};
-use hypha_net::{Incoming, Net, scheduler_id};
+use hypha_model::{AdvertId, NodeRole, Span, Time, Worker, WorkerId};
+use hypha_net::{Incoming, Net, Peer, scheduler_id, worker_id};
 use hypha_predict::{LookupTable, Mode};
 use hypha_telemetry::Metrics;
+use hypha_wire::request::{OfferRequest, Refusal, RefusalKind};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::{NodeError, settings};
+use advert_gossip::AdvertGossip;
 use core::SchedulerCore;
 pub(crate) use discovery::DiscoveryHandle;
 use effects::{SchedulerEffectHandler, Transport};
@@ -62,7 +67,7 @@ impl Scheduler {
         net: Net,
         metrics: &Metrics,
         offers: mpsc::Receiver<Incoming>,
-        organisation: &str,
+        (organisation, notary): (&str, Arc<dyn Notary>),
         version: &'static str,
     ) -> Result<Scheduler, NodeError> {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -99,6 +104,7 @@ impl Scheduler {
             channels: channels.clone(),
             http: http.clone(),
             names: names.clone(),
+            adverts: AdvertGossip::start(net.clone()),
         };
         let scheduler_metrics = metrics.with(SchedulerMetrics::new);
         let mut step = SchedulerStep::default();
@@ -112,6 +118,7 @@ impl Scheduler {
             clock.now(),
             &mut step,
         );
+        machine.set_notary(Arc::clone(&notary));
         apply_lookup_table(&mut machine, &table, mode, clock.now(), &mut step);
         for removed in add_removed_workers(&mut machine, http.all(), clock.now(), &mut step) {
             http.mark_removed(removed);
@@ -125,7 +132,8 @@ impl Scheduler {
 
         let halt = HaltOnDrop(core.clone());
         let stop = CancellationToken::new();
-        let wake_timer = WakeTimer { core: core.clone(), id, settings: machine_settings, table };
+        let wake_timer =
+            WakeTimer { core: core.clone(), id, settings: machine_settings, notary, table };
         // It stops last, so that the records of the other parts are still committed.
         let wake_timer_stop = CancellationToken::new();
         let wake_timer = tokio::spawn(wake_timer.run(wake_timer_stop.clone()));
@@ -159,6 +167,22 @@ impl Scheduler {
         &self.discovery
     }
 
+    /// Takes the offer of a worker that has no channel to this scheduler, and opens one to it: over that the offer is
+    /// accepted or declined.
+    pub(crate) fn receive_offer(&self, peer: &Peer, request: OfferRequest) -> Result<(), Refusal> {
+        let worker = worker_id(&peer.id);
+        if peer.role != NodeRole::Worker || request.offer.worker_id != worker {
+            let problem = "only a worker may offer, and only itself";
+            return Err(Refusal::new(RefusalKind::NotAllowed, problem));
+        }
+        let offer = Offer::try_from(request.offer)
+            .map_err(|error| Refusal::new(RefusalKind::Malformed, error.to_string()))?;
+        self.discovery.offered(peer, &offer.worker, &request.addresses);
+        let message = FromWorker::Offered(Arc::new(offer));
+        self.service.core.handle_worker_messages(worker, std::iter::once(message));
+        Ok(())
+    }
+
     /// Why this scheduler is not ready at present.
     pub(crate) fn problems(&self) -> impl Fn() -> Vec<String> + Send + Sync + 'static {
         let service = self.service.clone();
@@ -178,6 +202,25 @@ impl Scheduler {
     }
 }
 
+#[cfg(test)]
+impl Scheduler {
+    pub(crate) async fn execute(&self, command: Command) -> hypha_engine::Reply {
+        self.service.core.execute(command).await.unwrap()
+    }
+
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&hypha_engine::Scheduler) -> T) -> T {
+        self.service.core.read(|scheduler, _| look(scheduler))
+    }
+
+    pub(crate) fn read_at<T>(&self, look: impl FnOnce(&hypha_engine::Scheduler, Time) -> T) -> T {
+        self.service.core.read(look)
+    }
+
+    pub(crate) fn job_changed(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.service.core.job_changes()
+    }
+}
+
 /// Halts the machine when it is dropped: channels to workers and calls to back ends end with the process, and the
 /// machine must not take that for failures of the workers.
 struct HaltOnDrop(Arc<SchedulerCore>);
@@ -193,6 +236,7 @@ struct WorkerTransport {
     channels: Arc<WorkerChannels>,
     http: HttpWorkers,
     names: Arc<WorkerNames>,
+    adverts: AdvertGossip,
 }
 
 impl Transport for WorkerTransport {
@@ -201,6 +245,14 @@ impl Transport for WorkerTransport {
             true => self.http.send(worker, message),
             false => self.channels.send(worker, message),
         }
+    }
+
+    fn advertise(&self, advert: Arc<Advert>) {
+        self.adverts.advertise(advert);
+    }
+
+    fn close_advert(&self, advert: AdvertId) {
+        self.adverts.close(advert);
     }
 
     fn forget(&self, worker: WorkerId) {
@@ -307,9 +359,11 @@ async fn expire_results(store: AnyStore, objects: Objects, clock: Clock, ttl: Du
             }
             Err(error) => tracing::warn!("cannot delete old tasks: {error}"),
         }
-        let objects = objects.clone();
-        let forgotten = tokio::task::spawn_blocking(move || objects.forget_older_than(ttl)).await;
-        if let Ok(Err(error)) = forgotten {
+        let is_stored = |task| {
+            let store = store.clone();
+            async move { store.task(task).await.map(|found| found.is_some()) }
+        };
+        if let Err(error) = objects.forget_expired((before, ttl), is_stored).await {
             tracing::warn!("cannot delete old large results: {error}");
         }
     }

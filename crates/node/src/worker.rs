@@ -7,8 +7,10 @@ mod host;
 mod instance;
 mod monitored;
 mod objects;
+mod offers;
 mod owner;
 mod piece_batcher;
+mod receipts;
 mod runners;
 mod start_reports;
 
@@ -17,9 +19,9 @@ use std::sync::Arc;
 
 use hypha_api::InstanceSettings;
 use hypha_config::{TaskInstanceConfig, WorkerConfig};
-use hypha_engine::FromWorker;
-use hypha_model::Worker;
-use hypha_net::{Bulk, Net, Publication, worker_id};
+use hypha_engine::{FromWorker, Notary};
+use hypha_model::{AdvertId, Worker};
+use hypha_net::{Bulk, Multiaddr, Net, PeerId, Publication, worker_id};
 use hypha_wire::dispatch::TaskProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -30,11 +32,13 @@ use crate::clock::Clock;
 use crate::hardware::UsageMeter;
 use crate::machine_loop::MachineLoop;
 use crate::{NodeError, hardware};
-use host::{EpochFiles, MAX_EVENTS, WorkerHost, WorkerInput};
+use host::{EpochFiles, MAX_EVENTS, ReceivedAdvert, WorkerHost, WorkerInput};
 use instance::LocalInstance;
 use objects::Uploads;
+use offers::OfferSender;
 use owner::OwnerWatch;
 pub use owner::set_paused;
+pub use receipts::worker_receipts;
 pub use runners::LAUNCHER_SUBCOMMAND;
 use runners::Runners;
 
@@ -44,6 +48,7 @@ const MAX_LOCAL_MESSAGES: usize = 4_096;
 /// A running worker.
 pub(crate) struct RunningWorker {
     stop: CancellationToken,
+    events: mpsc::Sender<WorkerInput>,
     machine_loop: JoinHandle<()>,
     runners: Arc<Runners>,
 }
@@ -52,6 +57,7 @@ pub(crate) async fn start(
     config: &WorkerConfig,
     net: &Net,
     bulk: Bulk,
+    notary: Arc<dyn Notary>,
 ) -> Result<RunningWorker, NodeError> {
     let worker = Worker {
         id: worker_id(&net.own()),
@@ -59,7 +65,7 @@ pub(crate) async fn start(
         executors: config.executors.iter().map(|executor| executor.executor()).collect(),
         hardware: config.hardware.clone(),
         region: config.region.clone(),
-        price: config.price,
+        price: config.offer.terms.price,
     };
     if worker.executors.is_empty() {
         tracing::warn!(
@@ -73,9 +79,11 @@ pub(crate) async fn start(
     let files = EpochFiles(config.data_dir.clone());
     files.probe().map_err(unusable)?;
     let shared = Arc::new(worker.clone());
-    let watch = OwnerWatch::new(&config.data_dir).map_err(unusable)?;
-    let owner = watch.state();
-    let (machine, step) = host::start(&shared, &files, owner).map_err(unusable)?;
+    let (clock, stop) = (Clock::new(), CancellationToken::new());
+    let watch = OwnerWatch::new(&config.data_dir, &config.offer, clock)?;
+    let (owner, terms) = (watch.state(), config.offer.terms.clone());
+    let (machine, step) = host::start(&shared, &files, owner, terms.clone()).map_err(unusable)?;
+    let machine = files.with_receipts(machine, &notary).map_err(unusable)?;
     let uploads = Uploads::new(bulk, config.max_result_bytes);
     let (events, inputs) = mpsc::channel(MAX_EVENTS);
     let runners = Runners::open(&config.executors, &config.data_dir, uploads, &events)?;
@@ -90,7 +98,6 @@ pub(crate) async fn start(
         "offering"
     );
     let (local, local_messages) = mpsc::channel(MAX_LOCAL_MESSAGES);
-    let (clock, stop) = (Clock::new(), CancellationToken::new());
     if let Some(config) = &config.task_instance {
         let worker = Arc::new(worker.clone());
         serve_instance(config, worker, clock, events.clone(), local_messages, stop.clone()).await?;
@@ -99,20 +106,24 @@ pub(crate) async fn start(
         worker: shared,
         files,
         owner,
+        terms,
         runners: runners.clone(),
         events: events.clone(),
         local,
         outboxes: HashMap::new(),
         runs: HashMap::new(),
         starts: start_reports::StartReports::default(),
+        offers: OfferSender::new(net.clone()),
+        notary,
+        is_relayed: false,
     };
     tokio::spawn(measure_usage(events.clone(), stop.clone()));
     tokio::spawn(watch.run(events.clone(), stop.clone()));
     let machine_loop = MachineLoop::new(machine, step, host, inputs, clock);
-    tokio::spawn(channels::serve(channels, events, runners.clone()));
+    tokio::spawn(channels::serve(channels, events.clone(), runners.clone()));
     let machine_loop = tokio::spawn(host::run(machine_loop, stop.clone()));
     net.publish(Publication::Worker { worker, ttl: config.record_ttl }).await;
-    Ok(RunningWorker { stop, machine_loop, runners })
+    Ok(RunningWorker { stop, events, machine_loop, runners })
 }
 
 /// Measures how much of the machine is in use until `stop`; heartbeats report it.
@@ -170,6 +181,30 @@ impl RunningWorker {
     /// What the operator should know about this worker, although it is ready.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.runners.notes()
+    }
+
+    /// An advert arrived by gossip. If the loop has more to do than it can, it is dropped, as on a network.
+    pub(crate) fn advert_received(
+        &self,
+        (from, organisation): (PeerId, String),
+        addresses: Vec<Multiaddr>,
+        advert: hypha_wire::Advert,
+    ) {
+        let received = ReceivedAdvert { from, organisation, addresses, advert };
+        let _ = self.events.try_send(WorkerInput::AdvertReceived(Box::new(received)));
+    }
+
+    /// The end of an advert arrived by gossip.
+    pub(crate) fn advert_closed(&self, from: PeerId, advert: AdvertId) {
+        let _ = self.events.try_send(WorkerInput::AdvertClosed(from, advert));
+    }
+
+    /// Others reach this node through a relay, or no longer.
+    pub(crate) fn reachability_changed(&self, is_relayed: bool) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let _ = events.send(WorkerInput::ReachabilityChanged { is_relayed }).await;
+        });
     }
 
     /// Returns unfinished attempts to their schedulers, stops all runs, and waits until they have ended.

@@ -44,6 +44,6 @@ pub use pki::Pki;
 pub use rejection::CertificateRejection;
 pub use reload::Reloader;
 pub use rustls::pki_types::CertificateDer;
-pub use signature::verify_signature;
+pub use signature::{SigningKey, verify_by_key, verify_signature};
 pub use signed_crl::{CrlRejection, MAX_SIGNED_CRL_BYTES, SignedCrl};
 pub use zeroize::Zeroizing;

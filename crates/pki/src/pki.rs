@@ -17,6 +17,7 @@ use crate::key::Key;
 use crate::material::{CertificateFiles, LoadError, Material, PemSource};
 use crate::parsed::ParsedCertificate;
 use crate::revocation::ParsedCrl;
+use crate::signature::SigningKey;
 use crate::tls::{self, Trust};
 use crate::{CertificateRejection, date, signature};
 
@@ -156,6 +157,11 @@ impl Pki {
 
     pub(crate) fn root_certificates(&self) -> &[CertificateDer<'static>] {
         &self.root_certificates
+    }
+
+    /// The certificate's key, for signatures that outlive the certificate.
+    pub fn signing_key(&self) -> SigningKey {
+        SigningKey::new(self.key.pair().clone())
     }
 
     /// Signs `payload` with the certificate's key, for the one purpose that `context` names.

@@ -1,6 +1,6 @@
 //! Signatures with a certificate's key, each for one purpose.
 
-use libp2p_identity::ed25519;
+use libp2p_identity::{PeerId, PublicKey, ed25519};
 
 use crate::Certificate;
 
@@ -11,6 +11,49 @@ const DOMAIN: &[u8] = b"hypha signature v1\0";
 /// Signs `payload` for the purpose `context`.
 pub(crate) fn sign(key: &ed25519::Keypair, context: &str, payload: &[u8]) -> Vec<u8> {
     key.sign(&message(context, payload))
+}
+
+/// The key of a node, for signatures that outlive its certificate. Clones share it.
+#[derive(Clone)]
+pub struct SigningKey(ed25519::Keypair);
+
+impl SigningKey {
+    pub(crate) fn new(key: ed25519::Keypair) -> SigningKey {
+        SigningKey(key)
+    }
+
+    /// A new key.
+    pub fn generate() -> SigningKey {
+        SigningKey(ed25519::Keypair::generate())
+    }
+
+    /// The public key, as [`verify_by_key`] reads it.
+    pub fn public_key(&self) -> Vec<u8> {
+        PublicKey::from(self.0.public()).encode_protobuf()
+    }
+
+    /// Signs `payload` for the one purpose that `context` names.
+    pub fn sign(&self, context: &'static str, payload: &[u8]) -> Vec<u8> {
+        sign(&self.0, context, payload)
+    }
+}
+
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningKey")
+    }
+}
+
+/// The node that signed `payload` for the purpose `context`, if the signature is by this public key. Whether the node has
+/// or had a certificate is another question.
+pub fn verify_by_key(
+    public_key: &[u8],
+    context: &str,
+    payload: &[u8],
+    signature: &[u8],
+) -> Option<PeerId> {
+    let key = PublicKey::try_decode_protobuf(public_key).ok()?;
+    key.verify(&message(context, payload), signature).then(|| key.to_peer_id())
 }
 
 /// Whether the holder of `certificate` signed `payload` for the purpose `context`.

@@ -1,8 +1,9 @@
 //! One decision: filter, score and select over the pool, and its explanation.
 
 mod locality;
+mod pricing;
 
-use hypha_model::{Refusal, RefusalKind, Rng, Span, Time};
+use hypha_model::{Maximise, Refusal, RefusalKind, Rng, Span, Time};
 use hypha_predict::{Estimate, HardwareKey, Predictor};
 
 use crate::capability::LOCAL;
@@ -14,6 +15,7 @@ use crate::explain::{
 use crate::index::{Bounds, Need, Search, Tolerance};
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::price::PriceRule;
 use crate::strategy::{Bind, Recipe, Score, Select};
 use crate::{Placement, PlacementMutant, PlacementRequest, Stage, Task, TaskRef, WorkerSlot};
 
@@ -70,6 +72,8 @@ struct Evaluation<'a> {
     held: Option<HeldBack>,
     /// How much more waiting costs than running.
     surcharge: f64,
+    /// How prices count, if they do.
+    price: Option<&'a PriceRule>,
     rng: &'a mut Rng,
     scratch: &'a mut Scratch,
 }
@@ -84,6 +88,8 @@ impl Placement {
         now: Time,
     ) -> Option<WorkerSlot> {
         let hides_refusals = self.is(PlacementMutant::SilentRefusals);
+        let entry = self.tasks.get(task.0 as usize)?;
+        let price = self.price_rule(&entry.request, entry.predicted_s, recipe, now);
         let entry = self.tasks.get_mut(task.0 as usize)?;
         // Only waiting tasks are decided about.
         let Stage::Waiting(shape, _) = entry.stage else { return None };
@@ -104,6 +110,7 @@ impl Placement {
             needs_free_gpus: false,
             held: decision.held,
             surcharge,
+            price: price.as_ref(),
             rng: &mut self.rng,
             scratch: &mut self.scratch,
         };
@@ -203,6 +210,11 @@ impl Placement {
         let version = self.pool.version();
         let decided = decision.and_then(Decision::explanation).map(|decided| decided.version);
         let max_rtt = self.preferences.max_rtt;
+        // As it was decided: a task that prices did not count for is shown as such.
+        let decided_by_price = decision
+            .and_then(Decision::explanation)
+            .is_some_and(|decided| decided.maximise != Maximise::Speed);
+        let price = self.price_rule(&entry.request, entry.predicted_s, &recipe, now);
         // Scores that are samples are drawn from a copy: a reader must not change later decisions.
         let (mut rng, mut scratch) = (self.rng.clone(), Scratch::default());
         let mut evaluation = Evaluation {
@@ -217,6 +229,7 @@ impl Placement {
             needs_free_gpus: false,
             held: decision.and_then(|decision| decision.held),
             surcharge: surcharge_of(&recipe, entry),
+            price: price.as_ref().filter(|_| decided_by_price),
             rng: &mut rng,
             scratch: &mut scratch,
         };
@@ -251,7 +264,7 @@ impl Placement {
     }
 }
 
-impl Evaluation<'_> {
+impl<'a> Evaluation<'a> {
     /// Workers on which the task has not failed go first, and among them those with the named GPUs free.
     /// `max_local_wait` is what the preferred region is worth, if there is one.
     fn in_passes(
@@ -273,9 +286,9 @@ impl Evaluation<'_> {
                 if free_gpus && !names_gpus {
                     continue;
                 }
-                let found = match max_local_wait {
-                    Some(most) => self.select_local_first(&need, most.as_secs_f64(), cursor),
-                    None => self.select(&need, cursor),
+                let found = match self.price {
+                    Some(_) => self.select_by_price(&need, max_local_wait, cursor),
+                    None => self.select_by_speed(&need, max_local_wait, cursor),
                 };
                 if found.0.is_some() {
                     return found;
@@ -283,6 +296,19 @@ impl Evaluation<'_> {
             }
         }
         (None, false)
+    }
+
+    #[inline]
+    fn select_by_speed(
+        &mut self,
+        need: &Need,
+        max_local_wait: Option<Span>,
+        cursor: &mut usize,
+    ) -> (Option<WorkerSlot>, bool) {
+        match max_local_wait {
+            Some(most) => self.select_local_first(need, most.as_secs_f64(), cursor),
+            None => self.select(need, cursor),
+        }
     }
 
     fn select(&mut self, need: &Need, cursor: &mut usize) -> (Option<WorkerSlot>, bool) {
@@ -309,7 +335,9 @@ impl Evaluation<'_> {
                 (self.scratch.best.first().map(|best| best.slot), false)
             }
             Select::LeastOrExplore { probability } => {
-                if self.rng.chance(probability)
+                // A look at a worker is not worth its price.
+                if self.price.is_none()
+                    && self.rng.chance(probability)
                     && let Some(slot) = self.stale_worker(need)
                 {
                     return (Some(slot), true);
@@ -350,7 +378,14 @@ impl Evaluation<'_> {
                 trees.push((lower, at, base_s));
             }
         }
-        let equal = if self.recipe.is_time_based() { TIME_TOLERANCE } else { Tolerance::ZERO };
+        let equal = match self.price {
+            // In proportion to the time, not to the cost: that is known exactly.
+            Some(PriceRule { weight, .. }) => {
+                Tolerance { share: TIME_TOLERANCE.share / (1.0 + weight), ..TIME_TOLERANCE }
+            }
+            None if self.recipe.is_time_based() => TIME_TOLERANCE,
+            None => Tolerance::ZERO,
+        };
         let mut search = Search::new(equal, least, MAX_EVALUATED);
         let mut chosen = None;
         // Few of the trees are searched: the next is found by a scan instead of a sort.
@@ -390,12 +425,16 @@ impl Evaluation<'_> {
         }
     }
 
-    fn bound(&self) -> Bound {
+    fn bound(&self) -> Bound<'a> {
         if self.recipe.is_time_based() {
             // A task that needs room now does not wait.
             let waits = self.recipe.bind != Bind::WithRoom;
             let wait_cost_rate = if waits { 1.0 + self.surcharge } else { 0.0 };
-            Bound::Finish { now_s: self.now.as_secs_f64(), wait_cost_rate }
+            let now_s = self.now.as_secs_f64();
+            match self.price {
+                Some(price) => Bound::Priced { now_s, wait_cost_rate, price },
+                None => Bound::Finish { now_s, wait_cost_rate },
+            }
         } else if self.recipe.bind != self.pool.bind_stage() {
             Bound::Load
         } else {
@@ -538,10 +577,18 @@ impl Evaluation<'_> {
         if self.avoid_failed && self.request.failed_on.contains(&slot) {
             return Some(Refusal::without_amount(RefusalKind::TriedBefore));
         }
-        match self.recipe.bind {
+        let refusal = match self.recipe.bind {
             Bind::WithRoom => self.refuses_now(member),
             Bind::AtSubmit if self.needs_free_gpus => member.in_flight.fits(requirement).err(),
             Bind::AtSubmit | Bind::Late => None,
+        };
+        match self.price {
+            // A worker that has the task does not refuse it.
+            Some(price) if refusal.is_none() && !member.in_flight.has(self.task) => {
+                let error_s = self.base(member.hardware).error_s * member.factor;
+                price.refusal(&self.terms(slot, member), error_s)
+            }
+            _ => refusal,
         }
     }
 
@@ -597,6 +644,10 @@ impl Evaluation<'_> {
                 surcharge_s: self.surcharge * terms.wait_s,
                 transfer_s: member.rtt_s,
                 risk_s: extra_attempts * run_s,
+                cost_s: match self.price {
+                    Some(price) => price.cost_s(member, (1.0 + extra_attempts) * run_s),
+                    None => 0.0,
+                },
                 ..terms
             },
         }
@@ -629,6 +680,10 @@ impl Evaluation<'_> {
         explanation.version = self.pool.version();
         explanation.explored = explored;
         explanation.preferred_local = self.scratch.preferred_local;
+        explanation.maximise = match (&self.price, chosen) {
+            (Some(price), Some(_)) => price.maximise,
+            _ => Maximise::Speed,
+        };
         explanation.refusals = self.scratch.refusals;
         explanation.not_looked_at = (self.pool.len() as u64).saturating_sub(self.scratch.looked_at);
         let best = &self.scratch.best;
@@ -668,7 +723,7 @@ impl Evaluation<'_> {
 
 /// How the bounds of a tree's node become a lower bound of the scores below it.
 #[derive(Clone, Copy)]
-enum Bound {
+enum Bound<'a> {
     /// The key is what is minimised.
     Key,
     /// The trees are those of a strategy that needs room now, and this task does not.
@@ -676,21 +731,32 @@ enum Bound {
     /// The key is a time. Waiting only ever turns out longer than when the bounds were taken: a late run is expected
     /// to end later still.
     Finish { now_s: f64, wait_cost_rate: f64 },
+    /// The same, where prices count.
+    Priced { now_s: f64, wait_cost_rate: f64, price: &'a PriceRule },
 }
 
-impl Bound {
+impl Bound<'_> {
+    #[inline]
     fn lower(&self, bounds: &Bounds, base_s: f64) -> f64 {
         match *self {
             Bound::Key => bounds.key,
-            Bound::Load => f64::from(bounds.load),
+            Bound::Load => f64::from(bounds.load_or_price),
             Bound::Finish { now_s, wait_cost_rate } => {
-                // Bounds are kept in single precision. Without the last factor, equal workers would seem slightly
-                // better, and every free one would be looked at.
-                let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
-                (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
+                least_finish_s(bounds, base_s, now_s, wait_cost_rate)
+            }
+            Bound::Priced { now_s, wait_cost_rate, price } => {
+                pricing::least_priced_s(bounds, base_s, now_s, wait_cost_rate, price)
             }
         }
     }
+}
+
+#[inline]
+fn least_finish_s(bounds: &Bounds, base_s: f64, now_s: f64, wait_cost_rate: f64) -> f64 {
+    // Bounds are kept in single precision. Without the last factor, equal workers would seem slightly better, and every
+    // free one would be looked at.
+    let run_s = base_s * f64::from(bounds.factor) + f64::from(bounds.rtt_s);
+    (bounds.key - now_s).max(0.0) * wait_cost_rate + run_s * (1.0 + 1e-7)
 }
 
 /// Long tasks may wait for a fast worker, where they gain most; short ones should take a free one. An uncertain task

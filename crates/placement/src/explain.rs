@@ -1,6 +1,6 @@
 //! Why this worker, and why not the others.
 
-use hypha_model::{RefusalKind, Time, WorkerId};
+use hypha_model::{Maximise, RefusalKind, Time, WorkerId};
 use serde::Serialize;
 
 use crate::WorkerSlot;
@@ -24,6 +24,9 @@ pub struct Explanation {
     pub explored: bool,
     /// Whether it was chosen among the local workers: none of the others would have been sooner by enough.
     pub preferred_local: bool,
+    /// What counted. `Speed` also where a task has waited too long for a cheaper worker, or no worker that meets its
+    /// deadline would do.
+    pub maximise: Maximise,
     /// The next best of those that were looked at.
     pub runners_up: Vec<Candidate>,
     /// Refusals among the workers that were looked at, by reason.
@@ -58,6 +61,8 @@ pub struct ScoreTerms {
     pub error_s: f64,
     /// What waiting costs those behind, where a strategy counts it.
     pub surcharge_s: f64,
+    /// What the price of the run adds, where it counts: so many seconds of a worker at the usual price, weighted.
+    pub cost_s: f64,
 }
 
 impl Explanation {
@@ -69,6 +74,7 @@ impl Explanation {
         chosen: None,
         explored: false,
         preferred_local: false,
+        maximise: Maximise::Speed,
         runners_up: Vec::new(),
         refusals: RefusalCounts([0; RefusalKind::ALL.len()]),
         not_looked_at: 0,
@@ -78,7 +84,13 @@ impl Explanation {
 impl ScoreTerms {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.wait_s + self.run_s + self.transfer_s + self.risk_s + self.error_s + self.surcharge_s
+        self.wait_s
+            + self.run_s
+            + self.transfer_s
+            + self.risk_s
+            + self.error_s
+            + self.surcharge_s
+            + self.cost_s
     }
 }
 

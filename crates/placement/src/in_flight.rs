@@ -164,6 +164,20 @@ impl InFlight {
         self.runs.get(&task)?.executor
     }
 
+    /// Whether a task was dispatched to the worker.
+    pub(crate) fn has(&self, task: TaskRef) -> bool {
+        self.runs.contains_key(&task)
+    }
+
+    /// The rest of the run of a task, or all of it if it has not begun.
+    pub(crate) fn remaining_run(&self, task: TaskRef, now: Time) -> Option<Estimate> {
+        let run = self.runs.get(&task)?;
+        Some(match run.begun {
+            Some((since, _)) => run.estimate.remaining(now.since(since).as_secs_f64()),
+            None => run.estimate,
+        })
+    }
+
     /// Whether a task is assumed to have begun.
     pub(crate) fn has_started(&self, task: TaskRef) -> bool {
         self.runs.get(&task).is_some_and(|run| run.begun.is_some())

@@ -18,8 +18,9 @@ pub(crate) struct Bounds {
     pub(crate) rtt_s: f32,
     /// Ranks equally good workers: see `Member::tie_break`.
     pub(crate) tie_break: u64,
-    /// Tasks at the worker, begun or not.
-    pub(crate) load: u32,
+    /// Tasks at the worker, begun or not. Under strategies that predict, `factor` times the price instead: the bits
+    /// of a float that is not negative, which order as it does.
+    pub(crate) load_or_price: u32,
     pub(crate) cpu_milli: u32,
     pub(crate) memory_mib: u32,
     pub(crate) storage_mib: u32,
@@ -56,7 +57,7 @@ impl Bounds {
         factor: f32::INFINITY,
         rtt_s: f32::INFINITY,
         tie_break: u64::MAX,
-        load: u32::MAX,
+        load_or_price: u32::MAX,
         cpu_milli: 0,
         memory_mib: 0,
         storage_mib: 0,
@@ -84,7 +85,7 @@ impl Bounds {
             factor: self.factor.min(other.factor),
             rtt_s: self.rtt_s.min(other.rtt_s),
             tie_break: self.tie_break.min(other.tie_break),
-            load: self.load.min(other.load),
+            load_or_price: self.load_or_price.min(other.load_or_price),
             cpu_milli: self.cpu_milli.max(other.cpu_milli),
             memory_mib: self.memory_mib.max(other.memory_mib),
             storage_mib: self.storage_mib.max(other.storage_mib),

@@ -7,6 +7,7 @@
 
 mod capability;
 mod choose;
+mod deadlines;
 mod decision;
 mod explain;
 mod fair_queue;
@@ -22,6 +23,7 @@ mod parked;
 mod parts;
 mod plan;
 mod pool;
+mod price;
 mod queue_cursor;
 mod reasons;
 mod reliability;
@@ -37,10 +39,11 @@ mod waiting;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use hypha_model::{Name, PagedSlab, Rng, Span, TaskSpec, Time};
+use hypha_model::{Maximise, Name, PagedSlab, Rng, Span, TaskSpec, Time};
 use hypha_predict::{Estimate, Predictor, Query};
 use serde::{Deserialize, Serialize};
 
+pub use deadlines::{DeadlineOutlook, DeadlineStatus, MAX_CONSECUTIVE_URGENT};
 pub use explain::{
     Candidate, Explanation, ExplanationPart, FullExplanation, MAX_RUNNERS_UP, MAX_VERDICTS,
     RefusalCounts, ScoreTerms, WorkerVerdict,
@@ -52,6 +55,7 @@ pub use member::MAX_PREFETCH_PER_SLOT;
 pub use mutant::PlacementMutant;
 pub use named_gpus::NamedGpus;
 pub use pool::WorkerView;
+pub use price::MAX_RUNS_WAITED_FOR_PRICE;
 pub use reasons::{MAX_WORKERS_CHECKED, WaitingReasons};
 pub use statistics::Statistics;
 pub use strategy::{
@@ -61,6 +65,7 @@ pub use strategy::{
 pub use tenants::{MAX_CONSECUTIVE_BY_PRIORITY, TenantView};
 
 use crate::choose::Scratch;
+use crate::deadlines::Deadlines;
 use crate::decision::{Decision, SpareDecisions};
 use crate::order::RunningMean;
 use crate::parked::ReconsiderCursor;
@@ -68,7 +73,7 @@ use crate::pool::Pool;
 use crate::strategy::{Order, Recipe};
 use crate::tenants::Tenants;
 use crate::turns::Resume;
-use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
+use crate::waiting::{Lane, QueuePosition, ShapeId, WaitingQueue};
 
 /// The caller's number for a task; small and dense, reused when the task is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -93,6 +98,17 @@ pub struct PlacementRequest {
     pub interactive: bool,
     /// Workers on which it failed: other workers go first.
     pub failed_on: Box<[WorkerSlot]>,
+}
+
+/// Tasks in the queue with the same requirements.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingShape<'a> {
+    /// What they require.
+    pub requirement: &'a hypha_model::Requirement,
+    /// How many there are.
+    pub tasks: u64,
+    /// The predicted run time of the first.
+    pub run: Span,
 }
 
 /// One action for the caller to carry out.
@@ -147,12 +163,19 @@ pub struct Preferences {
     pub max_local_wait: Span,
     /// At most this many tasks are in flight at a time.
     pub max_in_flight: Option<u32>,
+    /// What counts when a worker is chosen for a task that does not state it.
+    pub maximise: Maximise,
 }
 
 impl Default for Preferences {
     fn default() -> Preferences {
-        let max_local_wait = Span::from_secs(1);
-        Preferences { max_rtt: None, prefer_region: None, max_local_wait, max_in_flight: None }
+        Preferences {
+            max_rtt: None,
+            prefer_region: None,
+            max_local_wait: Span::from_secs(1),
+            max_in_flight: None,
+            maximise: Maximise::default(),
+        }
     }
 }
 
@@ -165,6 +188,7 @@ pub struct Placement {
     pool: Pool,
     waiting: WaitingQueue,
     tenants: Tenants,
+    deadlines: Deadlines,
     tasks: PagedSlab<Task>,
     cursor: usize,
     rng: Rng,
@@ -271,6 +295,7 @@ impl Placement {
             pool: Pool::new(recipe),
             waiting: WaitingQueue::default(),
             tenants: Tenants::default(),
+            deadlines: Deadlines::default(),
             tasks: PagedSlab::default(),
             cursor: 0,
             rng: Rng::new(seed),
@@ -454,13 +479,16 @@ impl Placement {
         if unaged && self.recipe.order != Order::Arrival {
             position.rank = (-1e3 * requirement.priority.as_f64()) as i64;
         }
-        let interactive = entry.request.interactive;
+        let lane = Lane::new(entry.request.interactive, false);
         let tenant = self.tenants.of(&entry.request.spec);
-        let shape = self.waiting.insert(tenant, requirement, interactive, position, task);
+        let shape = self.waiting.insert(tenant, requirement, lane, position, task);
         entry.stage = Stage::Waiting(shape, position.rank);
         self.waiting_s += entry.predicted_s;
         if entry.request.bind_at_once {
             self.bind_now.push(task);
+        }
+        if requirement.deadline.is_some() {
+            self.note_deadline(task);
         }
     }
 
@@ -482,6 +510,10 @@ impl Placement {
         let entry = self.tasks.get_mut(task.0 as usize)?;
         let held = entry.decision.as_mut()?.held.as_mut()?;
         let held_at = Some(held.at);
+        // Nor does its deadline let it be overtaken.
+        if self.deadlines.decides_position_of(task) {
+            return held_at;
+        }
         let Stage::Waiting(shape, rank) = entry.stage else { return held_at };
         if std::mem::replace(&mut held.keeps_arrival_order, true) {
             return held_at;
@@ -490,9 +522,9 @@ impl Placement {
         if arrived.rank < rank {
             self.waiting.remove(shape, entry.position(rank));
             let requirement = &entry.request.spec.requirement;
-            let interactive = entry.request.interactive;
+            let lane = Lane::new(entry.request.interactive, false);
             let tenant = self.tenants.of(&entry.request.spec);
-            let shape = self.waiting.insert(tenant, requirement, interactive, arrived, task);
+            let shape = self.waiting.insert(tenant, requirement, lane, arrived, task);
             entry.stage = Stage::Waiting(shape, arrived.rank);
         }
         held_at
@@ -509,6 +541,9 @@ impl Placement {
                 self.waiting_s -= entry.predicted_s;
                 if self.waiting.len() == 0 {
                     self.waiting_s = 0.0;
+                }
+                if entry.request.spec.requirement.deadline.is_some() {
+                    self.deadlines.remove(task);
                 }
             }
             Stage::Bound(slot) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hypha_model::{Ledger, Refusal, RefusalKind, Requirement, TaskSpec, Time, Worker};
+use hypha_model::{Ledger, Money, Refusal, RefusalKind, Requirement, TaskSpec, Time, Worker};
 use hypha_predict::{Backlog, Estimate, HardwareKey, WorkerKey};
 
 use crate::TaskRef;
@@ -52,6 +52,8 @@ pub(crate) struct Member {
     /// How many executors get no tasks, because they are suspended or none of their slots is leased.
     closed: usize,
     pub(crate) rtt_s: f64,
+    /// For an hour.
+    pub(crate) price: Money,
     pub(crate) local: bool,
     pub(crate) health: Health,
     pub(crate) reliability: Reliability,
@@ -105,6 +107,7 @@ impl Member {
             suspended: vec![false; worker.executors.len()],
             closed: 0,
             rtt_s: 0.0,
+            price: Money::ZERO,
             local,
             reliability: Reliability::new(&worker.executors, &health),
             health,
@@ -509,7 +512,10 @@ impl Member {
             factor: factor as f32,
             rtt_s: rtt_s as f32,
             tie_break: self.tie_break(),
-            load: self.load() as u32,
+            load_or_price: match is_time_based {
+                true => ((factor * self.price.as_f64()) as f32).to_bits(),
+                false => self.load() as u32,
+            },
             capabilities: self.capabilities,
             ..Bounds::NONE
         };

@@ -3,6 +3,8 @@
 //! The position of a task is fixed when it begins to wait, so a tree keeps the order and waiting alone makes a task
 //! older: a later task must be that much shorter to overtake it.
 
+use hypha_model::{Priority, Time};
+
 use crate::Task;
 use crate::strategy::Order;
 use crate::waiting::QueuePosition;
@@ -19,6 +21,9 @@ const MAX_SIZE: f64 = 16.0;
 /// The running mean of sizes remembers about this many tasks.
 const RUNNING_MEAN_WINDOW: f64 = 1_000.0;
 
+/// The rank of tasks that cannot be in time: behind all others.
+pub(crate) const UNREACHABLE_RANK: i64 = i64::MAX;
+
 /// A running mean of predicted run times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunningMean {
@@ -34,6 +39,11 @@ impl RunningMean {
 
     pub(crate) fn mean(&self) -> f64 {
         self.mean_s.max(1e-9)
+    }
+
+    /// Whether nothing was added yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0.0
     }
 }
 
@@ -52,16 +62,20 @@ pub(crate) fn queue_position_of(order: Order, task: &Task, size_penalty_us: f64)
             let power = SIZE_POWER / (1.0 + task.log_variance * task.log_variance);
             let size = task.size.min(MAX_SIZE).powf(power) - 1.0;
             let head_start_us = requirement.priority.as_f64() * PRIORITY_HEAD_START_US;
-            let aged = submitted_us as f64 + size_penalty_us * size - head_start_us;
-            // A deadline overrides the order when just enough time is left for two runs.
-            let latest = requirement.deadline.map_or(f64::INFINITY, |span| {
-                let deadline = task.request.submitted + span;
-                deadline.as_micros() as f64 - 2e6 * task.predicted_s
-            });
-            rank_of(aged.min(latest))
+            rank_of(submitted_us as f64 + size_penalty_us * size - head_start_us)
         }
     };
     task.position(rank)
+}
+
+/// The rank of an urgent task among the urgent ones: the earliest deadline first, with the head start of its priority.
+pub(crate) fn urgent_rank(order: Order, priority: Priority, deadline: Time) -> i64 {
+    let head_start_us = match order {
+        Order::Arrival => 0.0,
+        Order::Priority => PRIORITY_ORDER_HEAD_START_US,
+        Order::Predicted { .. } => PRIORITY_HEAD_START_US,
+    };
+    rank_of(deadline.as_micros() as f64 - priority.as_f64() * head_start_us)
 }
 
 /// A rank that orders as `time_us` does, also where priorities put it far beyond the range of a number of

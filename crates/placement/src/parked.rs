@@ -8,7 +8,7 @@
 use hypha_model::{Executor, Requirement, Worker};
 
 use crate::tenants::TenantId;
-use crate::waiting::{ShapeId, ShapeKey};
+use crate::waiting::{Lane, ShapeId, ShapeKey};
 use crate::{Placement, TaskRef, WorkerSlot};
 
 /// How many parked shapes a plan reconsiders, at a tenth of a microsecond each. A hundred thousand are through after a
@@ -157,7 +157,7 @@ fn ranges_of(worker: &Worker) -> Vec<Range> {
                 executor: executor.clone(),
                 model,
                 amounts: [0; 7],
-                interactive: false,
+                lane: Lane::default(),
                 tenant: TenantId::default(),
             };
             let range = move |model| Range { first: first(model), any_model };

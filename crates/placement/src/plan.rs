@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hypha_model::{RefusalKind, Span, Time};
+use hypha_model::{Maximise, RefusalKind, Span, Time};
 use hypha_predict::Predictor;
 
 use crate::decision::HeldBack;
@@ -71,7 +71,8 @@ impl Placement {
         }
         // The last plan left tasks to look at.
         let binds_more = self.recipe.bind == Bind::AtSubmit && self.first_head().is_some();
-        if self.ended_at.is_some() || !self.gained_capacity.is_empty() || binds_more {
+        let is_behind = self.ended_at.is_some() || self.deadlines.is_behind();
+        if is_behind || !self.gained_capacity.is_empty() || binds_more {
             return Some(self.planned_at);
         }
         if self.recipe.bind != Bind::Late {
@@ -126,6 +127,7 @@ impl Placement {
     /// so that a slow worker is used as soon as, and only when, it is the best that is left.
     fn place_waiting(&mut self, predictor: &Predictor, now: Time, actions: &mut Vec<Action>) {
         self.held_back_at = None;
+        self.update_urgency(predictor, now);
         let opened = self.pool.take_opened();
         if self.pool.room_at_s() <= now.as_secs_f64() || !self.reservations.is_empty() {
             self.place_in_order(&opened, predictor, now, actions);
@@ -211,6 +213,7 @@ impl Placement {
             match self.try_to_place(task, recipe, still_waits, predictor, now, actions) {
                 PlacementOutcome::Dispatched => {
                     self.tenants.count_start(cursor.is_by_priority());
+                    self.count_urgent(cursor.last_lane());
                     cursor.removed(shape, position, &self.waiting);
                 }
                 PlacementOutcome::HeldBack => {
@@ -245,8 +248,7 @@ impl Placement {
 
     /// The next task of the tenant whose turn it is.
     fn next_in_turn(&self, cursor: &mut TurnCursor) -> Option<QueueEntry> {
-        let turn = |tenant, position, task| self.turn(tenant, position, task);
-        cursor.next(&self.waiting, self.tenants.ignores_priority(), turn)
+        cursor.next(&self.waiting, self)
     }
 
     /// Whether a worker refused a task because of another's reservation.
@@ -327,13 +329,26 @@ impl Placement {
         if member.lacks_usable_executor(&entry.request.spec.requirement) {
             return false;
         }
+        // A task that weighs prices is looked at again when it has waited for them for long enough.
+        let by_price = decision.explanation().is_some_and(|it| it.maximise != Maximise::Speed);
+        let price = match by_price {
+            true => {
+                let rule = self.price_rule(&entry.request, entry.predicted_s, &self.recipe, now);
+                if rule.is_none() {
+                    return false;
+                }
+                rule
+            }
+            false => None,
+        };
         let hardware = member.hardware;
         let cost = held.score - waited_s * held.wait_cost_rate;
         let open = opened.iter().filter_map(|slot| self.pool.member(*slot));
         open.filter(|member| member.is_open()).all(|member| {
             let attempts = 1.0 + member.reliability.min_extra_attempts();
             let run_s = decision.base_s * member.factor * attempts;
-            member.hardware == hardware && run_s + member.rtt_s >= cost
+            let cost_s = price.map_or(0.0, |price| price.cost_s(member, run_s));
+            member.hardware == hardware && run_s + member.rtt_s + cost_s >= cost
         })
     }
 

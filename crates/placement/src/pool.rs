@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_model::ledger::{ResourceAmounts, Utilisation};
-use hypha_model::{Requirement, Span, Time, Usage, Worker, WorkerId};
+use hypha_model::{Money, Requirement, Span, Time, Usage, Worker, WorkerId};
 use hypha_predict::{HardwareKey, WorkerKey};
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::decision::HeldBack;
 use crate::health::Health;
 use crate::index::{Bounds, Tree};
 use crate::member::Member;
+use crate::price::Prices;
 use crate::strategy::{Bind, LoadMetric, Recipe, Score};
 use crate::{Placement, TaskRef, WorkerSlot};
 
@@ -62,6 +63,7 @@ pub(crate) struct Pool {
     open_slots: u64,
     /// How many workers have a queue of their own.
     with_bound: u32,
+    prices: Prices,
     /// When the next worker has room, in seconds of absolute time.
     room_at_s: f64,
 }
@@ -97,6 +99,8 @@ pub struct WorkerView {
     pub amounts: ResourceAmounts,
     /// How much of its machine is in use, by whatever runs there; `None` if it does not report that.
     pub usage: Option<Usage>,
+    /// What an hour of it costs, if it has a price.
+    pub price: Option<Money>,
 }
 
 impl Pool {
@@ -120,6 +124,7 @@ impl Pool {
             reference: HardwareKey(0),
             open_slots: 0,
             with_bound: 0,
+            prices: Prices::default(),
             room_at_s: f64::INFINITY,
         }
     }
@@ -200,6 +205,25 @@ impl Pool {
         self.open_slots
     }
 
+    pub(crate) fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
+    pub(crate) fn set_price(&mut self, slot: WorkerSlot, price: Money, now: Time) {
+        let Some(member) = self.member(slot).filter(|member| member.price != price) else { return };
+        self.prices.replace(member.price, price);
+        self.change(slot, now, |member| member.price = price);
+    }
+
+    /// Whether the usual price is that of the workers.
+    pub(crate) fn has_right_prices(&self) -> bool {
+        let mut counted = Prices::default();
+        for member in self.members.iter().flatten() {
+            counted.replace(Money::ZERO, member.price);
+        }
+        counted == self.prices
+    }
+
     /// The worker with the longest queue of its own, if that is longer than `threshold`.
     pub(crate) fn longest_queue(&self, threshold: u32) -> Option<WorkerSlot> {
         let (length, slot) = *self.queue_lengths.last()?;
@@ -243,6 +267,7 @@ impl Pool {
         self.decaying.remove(&slot);
         self.open_slots -= member.open_slots();
         self.with_bound -= u32::from(!member.bound.is_empty());
+        self.prices.replace(member.price, Money::ZERO);
         self.free.push(slot.0);
         let at = self.live_at[slot.0 as usize];
         self.live.swap_remove(at as usize);
@@ -667,6 +692,24 @@ impl Placement {
         could.min_by_key(|request| request.submitted).map(|request| &request.spec.requirement)
     }
 
+    /// The kinds of tasks in the queue, with how many there are of each and the predicted run time of the first. A bounded
+    /// number of them is looked at.
+    pub fn waiting_shapes(&self) -> impl Iterator<Item = crate::WaitingShape<'_>> {
+        let heads = |interactive| {
+            let heads = self.waiting.heads(interactive).take(MAX_SHAPES_SEARCHED);
+            heads.map(|(_, shape, task)| (shape, task))
+        };
+        let parked = self.waiting.parked_shapes().take(MAX_SHAPES_SEARCHED);
+        heads(true).chain(heads(false)).chain(parked).filter_map(|(shape, task)| {
+            let first = self.tasks.get(task.0 as usize)?;
+            Some(crate::WaitingShape {
+                requirement: &first.request.spec.requirement,
+                tasks: self.waiting.tasks_in(shape) as u64,
+                run: Span::from_secs_f64(first.predicted_s),
+            })
+        })
+    }
+
     /// Whether no task is dispatched or bound to a worker.
     pub fn is_idle(&self, slot: WorkerSlot) -> bool {
         self.pool.member(slot).is_none_or(|member| member.load() == 0)
@@ -691,6 +734,7 @@ impl Placement {
             utilisation: member.ledger().utilisation(),
             amounts: member.ledger().amounts(),
             usage: member.measured.map(|measured| measured.usage),
+            price: self.price(slot),
         })
     }
 
@@ -700,6 +744,12 @@ impl Placement {
             return Err(wrong);
         }
         if let Some(wrong) = self.wrong_tenant() {
+            return Err(wrong);
+        }
+        if !self.pool.has_right_prices() {
+            return Err("the usual price is not that of the workers".to_owned());
+        }
+        if let Some(wrong) = self.wrong_deadline() {
             return Err(wrong);
         }
         if let Some(task) = self.wrongly_parked() {

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use crate::TaskRef;
 use crate::tenants::TenantId;
-use crate::waiting::{QueuePosition, ShapeId, WaitingQueue};
+use crate::waiting::{Lane, QueuePosition, ShapeId, WaitingQueue};
 
 pub(crate) type QueueEntry = (QueuePosition, ShapeId, TaskRef);
 
@@ -14,7 +14,7 @@ pub(crate) type QueueEntry = (QueuePosition, ShapeId, TaskRef);
 #[derive(Debug, Default)]
 pub(crate) struct QueueCursor {
     tenant: TenantId,
-    interactive: bool,
+    lane: Lane,
     /// How far it has come among the first tasks of shapes.
     at: Option<QueuePosition>,
     /// Where the last plan ended, which is where this one continues after the front.
@@ -30,18 +30,18 @@ pub(crate) struct QueueCursor {
 }
 
 impl QueueCursor {
-    /// A cursor over the interactive tasks, or over the others.
-    pub(crate) fn new(
-        tenant: TenantId,
-        interactive: bool,
-        resume: Option<QueuePosition>,
-    ) -> QueueCursor {
-        QueueCursor { tenant, interactive, resume, ..QueueCursor::default() }
+    /// A cursor over the tasks of one lane.
+    pub(crate) fn new(tenant: TenantId, lane: Lane, resume: Option<QueuePosition>) -> QueueCursor {
+        QueueCursor { tenant, lane, resume, ..QueueCursor::default() }
+    }
+
+    pub(crate) fn lane(&self) -> Lane {
+        self.lane
     }
 
     /// The next task in order.
     pub(crate) fn next(&mut self, waiting: &WaitingQueue) -> Option<QueueEntry> {
-        let head = waiting.heads_after(self.tenant, self.interactive, self.at).next();
+        let head = waiting.heads_after(self.tenant, self.lane, self.at).next();
         let behind = self.followers.peek().map(|Reverse(step)| *step);
         self.was_follower = match (head, behind) {
             (Some(head), Some(behind)) => behind < head,

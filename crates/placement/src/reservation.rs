@@ -82,6 +82,7 @@ impl Placement {
     ) {
         if self.reservations.len() >= MAX_RESERVATIONS
             || self.is_reserved(task)
+            || self.deadlines.is_unreachable(task)
             || self.is(PlacementMutant::NoReservations)
         {
             return;

@@ -10,9 +10,12 @@ use std::collections::BTreeMap;
 use hypha_model::{Name, Requirement, TaskSpec, Time};
 use serde::Serialize;
 
+use crate::deadlines::MAX_CONSECUTIVE_URGENT;
 use crate::member::Member;
+use crate::order::UNREACHABLE_RANK;
 use crate::strategy::Order;
-use crate::waiting::QueuePosition;
+use crate::turns::TurnRules;
+use crate::waiting::{Lane, QueuePosition};
 use crate::{Placement, PlacementMutant, Stage, TaskRef, WorkerSlot};
 
 /// This many starts in a row may go to a tenant because its first task has a higher priority than those of tenants
@@ -56,6 +59,8 @@ struct Tenant {
     open: u32,
     /// Tasks that were dispatched and have not ended.
     dispatched: u32,
+    /// How many urgent tasks were dispatched in a row while others waited.
+    consecutive_urgent: u32,
 }
 
 /// A tenant, for display and for programs.
@@ -111,7 +116,14 @@ impl Default for Tenants {
 
 impl Tenant {
     fn new(name: Option<Name>) -> Tenant {
-        Tenant { name, weight: 1.0, held: [0; RESOURCES], open: 0, dispatched: 0 }
+        Tenant {
+            name,
+            weight: 1.0,
+            held: [0; RESOURCES],
+            open: 0,
+            dispatched: 0,
+            consecutive_urgent: 0,
+        }
     }
 }
 
@@ -254,20 +266,39 @@ impl Placement {
         });
     }
 
-    /// What decides whether a waiting task goes before those of other tenants.
-    pub(crate) fn turn(&self, tenant: TenantId, position: QueuePosition, task: TaskRef) -> Turn {
+    /// A task of the lane was dispatched: counts the urgent ones in a row while others of the tenant wait.
+    pub(crate) fn count_urgent(&mut self, (tenant, lane): (TenantId, Lane)) {
+        let others_wait = || self.waiting.has_heads(tenant, lane.with_urgency(false));
+        let goes_before_others = lane.is_urgent() && others_wait();
+        let counted = &mut self.tenants.known[tenant.0 as usize].consecutive_urgent;
+        *counted = match goes_before_others {
+            true => counted.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    fn priority_of(&self, task: TaskRef) -> f64 {
         let entry = self.tasks.get(task.0 as usize);
-        let requirement = entry.map(|entry| (&entry.request.spec.requirement, &entry.request));
-        let priority = match (self.recipe.order, requirement) {
-            (Order::Priority | Order::Predicted { .. }, Some((requirement, _))) => {
-                requirement.priority.as_f64()
+        match (self.recipe.order, entry) {
+            (Order::Priority | Order::Predicted { .. }, Some(entry)) => {
+                entry.request.spec.requirement.priority.as_f64()
             }
             // In the order of arrival, all priorities are equal.
             _ => 0.0,
+        }
+    }
+}
+
+impl TurnRules for Placement {
+    fn turn(&self, tenant: TenantId, position: QueuePosition, task: TaskRef) -> Turn {
+        // A task that cannot be in time goes behind those of other tenants that can.
+        let (priority, deadline) = match position.rank {
+            UNREACHABLE_RANK => (f64::NEG_INFINITY, None),
+            _ => {
+                let entry = self.tasks.get(task.0 as usize);
+                (self.priority_of(task), entry.and_then(|entry| entry.deadline()))
+            }
         };
-        let deadline = requirement.and_then(|(requirement, request)| {
-            requirement.deadline.map(|span| request.submitted + span)
-        });
         let weighted_share = match self.is(PlacementMutant::UnfairShares) {
             true => 0.0,
             false => self.tenants.weighted_share(tenant),
@@ -275,6 +306,17 @@ impl Placement {
         Turn { priority, weighted_share, deadline: deadline.unwrap_or(Time::MAX), position }
     }
 
+    fn ignores_priority(&self) -> bool {
+        self.tenants.ignores_priority()
+    }
+
+    fn urgent_goes_first(&self, tenant: TenantId, urgent: TaskRef, other: TaskRef) -> bool {
+        let counted = self.tenants.known[tenant.0 as usize].consecutive_urgent;
+        counted < MAX_CONSECUTIVE_URGENT && self.priority_of(urgent) >= self.priority_of(other)
+    }
+}
+
+impl Placement {
     /// Sets how much a tenant may have, relative to the others. It is kept while the tenant has tasks; a number that is
     /// not positive is ignored.
     pub fn set_weight(&mut self, tenant: &Name, weight: f64) {

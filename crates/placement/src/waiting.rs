@@ -27,6 +27,36 @@ impl QueuePosition {
         QueuePosition { rank: i64::MIN, submitted_us: 0, serial: 0 };
 }
 
+/// Which of a tenant's queues a task waits in: one bit for each question, so that it is compared in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lane(u8);
+
+impl Lane {
+    const URGENT: u8 = 2;
+
+    /// `interactive` if the client waits for the response, `urgent` if the deadline is near (`deadlines.rs`).
+    pub(crate) fn new(interactive: bool, urgent: bool) -> Lane {
+        Lane(u8::from(interactive) + if urgent { Lane::URGENT } else { 0 })
+    }
+
+    pub(crate) fn is_urgent(self) -> bool {
+        self.0 & Lane::URGENT != 0
+    }
+
+    fn is_interactive(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// The queue of the same kind of clients for tasks that are urgent, or not.
+    pub(crate) fn with_urgency(self, urgent: bool) -> Lane {
+        Lane::new(self.is_interactive(), urgent)
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// Index of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ShapeId(u32);
@@ -43,8 +73,8 @@ pub(crate) struct ShapeKey {
     pub(crate) executor: Option<Name>,
     pub(crate) model: Option<Name>,
     pub(crate) amounts: [u64; 7],
-    /// Does not affect which workers fit, but interactive tasks have a queue of their own.
-    pub(crate) interactive: bool,
+    /// Does not affect which workers fit, but each lane is a queue of its own.
+    pub(crate) lane: Lane,
     /// Nor does this, but each tenant has queues of its own.
     pub(crate) tenant: TenantId,
 }
@@ -66,9 +96,9 @@ struct Shape {
 pub(crate) struct WaitingQueue {
     shapes: PagedSlab<Shape>,
     by_key: BTreeMap<ShapeKey, ShapeId>,
-    /// For each tenant the first task of every shape that is not parked: the batch shapes and the interactive ones.
-    heads: Vec<[BTreeSet<(QueuePosition, ShapeId)>; 2]>,
-    /// The tenants that have some.
+    /// For each tenant and lane the first task of every shape that is not parked.
+    heads: Vec<[BTreeSet<(QueuePosition, ShapeId)>; 4]>,
+    /// The tenants that have some, batch and interactive.
     tenants: [Vec<TenantId>; 2],
     parked: BTreeMap<ShapeKey, ShapeId>,
     /// The shape that was emptied last. It is kept: the next task is likely to have the same.
@@ -90,11 +120,11 @@ impl WaitingQueue {
         &mut self,
         tenant: TenantId,
         requirement: &Requirement,
-        interactive: bool,
+        lane: Lane,
         position: QueuePosition,
         task: TaskRef,
     ) -> ShapeId {
-        let id = self.shape_of(tenant, requirement, interactive);
+        let id = self.shape_of(tenant, requirement, lane);
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return id };
         let before = shape.head();
         if shape.tasks.insert(position, task).is_none() {
@@ -128,10 +158,10 @@ impl WaitingQueue {
         if shape.parked || before == after {
             return;
         }
-        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+        let (tenant, lane) = (shape.key.tenant, shape.key.lane);
         self.replace_head(
             tenant,
-            interactive,
+            lane,
             before.map(|head| (head, id)),
             after.map(|head| (head, id)),
         );
@@ -141,15 +171,15 @@ impl WaitingQueue {
     fn replace_head(
         &mut self,
         tenant: TenantId,
-        interactive: bool,
+        lane: Lane,
         before: Option<(QueuePosition, ShapeId)>,
         after: Option<(QueuePosition, ShapeId)>,
     ) {
-        let (at, lane) = (tenant.0 as usize, usize::from(interactive));
+        let at = tenant.0 as usize;
         if self.heads.len() <= at {
             self.heads.resize_with(at + 1, Default::default);
         }
-        let heads = &mut self.heads[at][lane];
+        let heads = &mut self.heads[at][lane.index()];
         let had_some = !heads.is_empty();
         if let Some(before) = before {
             heads.remove(&before);
@@ -157,11 +187,20 @@ impl WaitingQueue {
         if let Some(after) = after {
             heads.insert(after);
         }
-        match (had_some, !heads.is_empty()) {
-            (false, true) => self.tenants[lane].push(tenant),
-            (true, false) => self.tenants[lane].retain(|other| *other != tenant),
-            _ => {}
+        let has_some = !heads.is_empty();
+        if had_some != has_some && !self.has_heads(tenant, lane.with_urgency(!lane.is_urgent())) {
+            let tenants = &mut self.tenants[usize::from(lane.is_interactive())];
+            match has_some {
+                true => tenants.push(tenant),
+                false => tenants.retain(|other| *other != tenant),
+            }
         }
+    }
+
+    /// Whether a tenant has tasks in a lane that plans see.
+    pub(crate) fn has_heads(&self, tenant: TenantId, lane: Lane) -> bool {
+        let heads = self.heads.get(tenant.0 as usize);
+        heads.is_some_and(|heads| !heads[lane.index()].is_empty())
     }
 
     /// The tenants that have tasks in the queue, in no useful order.
@@ -175,8 +214,8 @@ impl WaitingQueue {
         let Some(head) = shape.head().filter(|_| !shape.parked) else { return };
         (shape.parked, shape.schedulable_at) = (true, None);
         self.parked.insert(shape.key.clone(), id);
-        let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
-        self.replace_head(tenant, interactive, Some((head, id)), None);
+        let (tenant, lane) = (shape.key.tenant, shape.key.lane);
+        self.replace_head(tenant, lane, Some((head, id)), None);
     }
 
     /// Lets plans see a shape again.
@@ -184,9 +223,9 @@ impl WaitingQueue {
         let Some(shape) = self.shapes.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut shape.parked, false) {
             self.parked.remove(&shape.key);
-            let (tenant, interactive) = (shape.key.tenant, shape.key.interactive);
+            let (tenant, lane) = (shape.key.tenant, shape.key.lane);
             let head = shape.head().map(|head| (head, id));
-            self.replace_head(tenant, interactive, None, head);
+            self.replace_head(tenant, lane, None, head);
         }
     }
 
@@ -204,6 +243,16 @@ impl WaitingQueue {
     /// The first task of each parked shape.
     pub(crate) fn parked(&self) -> impl Iterator<Item = TaskRef> {
         self.parked.values().filter_map(|id| Some(self.next_after(*id, None)?.2))
+    }
+
+    /// The parked shapes, each with its first task.
+    pub(crate) fn parked_shapes(&self) -> impl Iterator<Item = (ShapeId, TaskRef)> {
+        self.parked.values().filter_map(|id| Some((*id, self.next_after(*id, None)?.2)))
+    }
+
+    /// How many tasks a shape has.
+    pub(crate) fn tasks_in(&self, id: ShapeId) -> usize {
+        self.shapes.get(id.0 as usize).map_or(0, |shape| shape.tasks.len())
     }
 
     /// Whether a worker was known to be able to run a shape when the pool's count of losses was `losses`.
@@ -236,23 +285,26 @@ impl WaitingQueue {
     pub(crate) fn heads_after(
         &self,
         tenant: TenantId,
-        interactive: bool,
+        lane: Lane,
         after: Option<QueuePosition>,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |position| Excluded((position, ShapeId::NONE)));
-        let heads = self.heads.get(tenant.0 as usize).map(|heads| &heads[usize::from(interactive)]);
+        let heads = self.heads.get(tenant.0 as usize).map(|heads| &heads[lane.index()]);
         let heads = heads.into_iter().flat_map(move |heads| heads.range((from, Unbounded)));
         heads.filter_map(|(_, id)| self.next_after(*id, None))
     }
 
-    /// The first task of every shape that is not parked, in order for each tenant.
+    /// The first task of every shape that is not parked, in order for each tenant and lane.
     pub(crate) fn heads(
         &self,
         interactive: bool,
     ) -> impl Iterator<Item = (QueuePosition, ShapeId, TaskRef)> {
+        let lanes = [true, false].map(|urgent| Lane::new(interactive, urgent));
         let tenants = self.tenants(interactive).iter();
-        tenants.flat_map(move |tenant| self.heads_after(*tenant, interactive, None))
+        tenants.flat_map(move |tenant| {
+            lanes.into_iter().flat_map(|lane| self.heads_after(*tenant, lane, None))
+        })
     }
 
     /// The tasks of a shape, in order.
@@ -274,12 +326,7 @@ impl WaitingQueue {
         Some((*position, id, *task))
     }
 
-    fn shape_of(
-        &mut self,
-        tenant: TenantId,
-        requirement: &Requirement,
-        interactive: bool,
-    ) -> ShapeId {
+    fn shape_of(&mut self, tenant: TenantId, requirement: &Requirement, lane: Lane) -> ShapeId {
         let key = ShapeKey {
             class: requirement.class,
             executor: requirement.executor.clone(),
@@ -293,7 +340,7 @@ impl WaitingQueue {
                 u64::from(requirement.milli_gpu),
                 requirement.gpu_ids.bits(),
             ],
-            interactive,
+            lane,
             tenant,
         };
         if let Some(id) = self.by_key.get(&key) {

@@ -109,6 +109,7 @@ fn settings(rng: &mut Rng, strategy: Strategy, scope: &Scope) -> Settings {
         min_plan_interval: Span::from_millis(1),
         // So that work that concerns more than one item is done in parts, between other events.
         items_per_step: 1,
+        pool: None,
         organisation: name("lab"),
         mutant: scope.mutant,
     }

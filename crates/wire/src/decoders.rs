@@ -12,7 +12,9 @@ use crate::bulk;
 use crate::codec::{EncodeError, Message, decode, encode};
 use crate::dispatch::{Orders, Reports};
 use crate::frame::{FrameReader, LENGTH_BYTES};
-use crate::record::{DatasetRecord, Farewell, SignedRecord, WorkerRecord};
+use crate::record::{
+    AdvertClosedRecord, AdvertRecord, DatasetRecord, Farewell, SignedRecord, WorkerRecord,
+};
 use crate::record_set::RecordSet;
 use crate::request::{Request, Response};
 
@@ -21,6 +23,8 @@ pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders of this crate. A new message is added here, and the tests require the rest.
 pub const DECODERS: &[Decoder] = &[
+    ("advert", |bytes| drop(read::<AdvertRecord>(bytes))),
+    ("advert_closed", |bytes| drop(read::<AdvertClosedRecord>(bytes))),
     ("bulk_open_response", |bytes| drop(read::<bulk::OpenResponse>(bytes))),
     ("bulk_control", |bytes| drop(read::<bulk::ControlMessage>(bytes))),
     ("bulk_open", |bytes| drop(read::<bulk::Open>(bytes))),

@@ -7,7 +7,7 @@
 mod channel;
 mod engine;
 
-use hypha_engine::{Advert, Offer, OwnerReason, SignedReceipt};
+use hypha_engine::OwnerReason;
 use hypha_model::{
     AdvertId, Digest, FailureKind, InputKind, LeaseId, Metadata, Name, OfferId, Payload, Refusal,
     RefusalKind, Requirement, TaskId, Usage,
@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::check::at_most;
 use crate::codec::{InvalidField, Message};
 use crate::field::{OpaqueList, read_list, read_opaque_list, write_opaque_list};
+use crate::market::{Advert, Offer, SignedReceipt};
 use crate::worker::{MAX_DEVICES, MAX_EXECUTORS};
 
 pub use channel::TaskProtocol;
@@ -310,6 +311,8 @@ impl Message for Orders {
                 at_most("input", work.input.bytes().len(), MAX_PAYLOAD_BYTES)?;
                 at_most("resume", work.resume.as_ref().map_or(0, String::len), MAX_HANDLE_BYTES)
             }
+            Order::Advertise(advert) => advert.validate(),
+            Order::ReceiptCountersigned(signed) => signed.validate(),
             _ => Ok(()),
         })
     }
@@ -345,6 +348,8 @@ impl Message for Reports {
             }
             Report::Failed { error, .. } => at_most("error", error.len(), MAX_ERROR_BYTES),
             Report::Delegated { handle, .. } => at_most("handle", handle.len(), MAX_HANDLE_BYTES),
+            Report::Offered(offer) => offer.validate(),
+            Report::ReceiptIssued(signed) => signed.validate(),
             _ => Ok(()),
         })
     }

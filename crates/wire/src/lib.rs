@@ -10,6 +10,7 @@ pub mod decoders;
 pub mod dispatch;
 mod field;
 pub mod frame;
+pub mod market;
 pub mod record;
 pub mod record_set;
 pub mod request;
@@ -22,7 +23,13 @@ pub use channel::{ChannelProtocol, Frame};
 pub use codec::{DecodeError, EncodeError, InvalidField, Message, decode, encode};
 pub use dispatch::{Order, Orders, Report, Reports};
 pub use frame::{FrameReader, put_frame};
-pub use record::{DatasetRecord, Farewell, SignedKind, SignedRecord, WorkerRecord};
+pub use market::{Advert, Offer, SignedReceipt};
+pub use record::{
+    AdvertClosedRecord, AdvertRecord, DatasetRecord, Farewell, SignedKind, SignedRecord,
+    WorkerRecord,
+};
 pub use record_set::{RecordSet, RecordSetEntry};
-pub use request::{Health, Refusal, RefusalKind, Request, RequestBody, Response, ResponseBody};
+pub use request::{
+    Health, OfferRequest, Refusal, RefusalKind, Request, RequestBody, Response, ResponseBody,
+};
 pub use worker::Worker;

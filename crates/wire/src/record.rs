@@ -4,12 +4,13 @@
 //! author's certificates. This crate checks shapes; the network checks signatures and chains.
 
 use hypha_model::amount::MAX_BYTES;
-use hypha_model::{self as model, WorkerId};
+use hypha_model::{self as model, AdvertId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{MAX_ADDRESSES, addresses, blob, name, peer, within};
 use crate::codec::{InvalidField, Message};
 use crate::field::{self, read_blobs, write_blobs};
+use crate::market::Advert;
 use crate::worker::Worker;
 
 /// The shortest TTL of a record: below it, a directory would be busy with refreshes only.
@@ -49,6 +50,10 @@ pub enum SignedKind {
     Dataset,
     /// A [`Farewell`].
     Farewell,
+    /// An [`AdvertRecord`].
+    Advert,
+    /// An [`AdvertClosedRecord`].
+    AdvertClosed,
 }
 
 impl SignedKind {
@@ -58,6 +63,8 @@ impl SignedKind {
             SignedKind::Worker => "hypha/1/worker-record",
             SignedKind::Dataset => "hypha/1/dataset-record",
             SignedKind::Farewell => "hypha/1/farewell",
+            SignedKind::Advert => "hypha/1/advert",
+            SignedKind::AdvertClosed => "hypha/1/advert-closed",
         }
     }
 }
@@ -201,6 +208,62 @@ pub struct Farewell {
 impl Message for Farewell {
     const NAME: &'static str = "farewell";
     /// A peer id, two numbers and their names, several times over.
+    const MAX_BYTES: usize = 512;
+
+    fn validate(&self) -> Result<(), InvalidField> {
+        peer(&self.peer)
+    }
+}
+
+/// A scheduler's call for workers, for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvertRecord {
+    /// The author's peer id.
+    #[serde(with = "field::bytes")]
+    pub peer: Vec<u8>,
+    /// The author's organisation.
+    pub organisation: String,
+    /// When it was made, by the author's clock. It is valid for its window from then.
+    pub issued_unix_ms: u64,
+    /// The advert.
+    pub advert: Advert,
+    /// Where offers reach the author, as multiaddresses in bytes.
+    #[serde(
+        default,
+        serialize_with = "write_blobs",
+        deserialize_with = "read_blobs::<_, MAX_ADDRESSES>"
+    )]
+    pub addresses: Vec<Vec<u8>>,
+}
+
+impl Message for AdvertRecord {
+    const NAME: &'static str = "advert";
+    /// Eight roles with the longest names take 9 KB, and sixteen addresses some more.
+    const MAX_BYTES: usize = 16 << 10;
+
+    fn validate(&self) -> Result<(), InvalidField> {
+        peer(&self.peer)?;
+        name("organisation", &self.organisation)?;
+        self.advert.validate()?;
+        addresses("addresses", &self.addresses)
+    }
+}
+
+/// A scheduler wants no more offers for an advert.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvertClosedRecord {
+    /// The author's peer id.
+    #[serde(with = "field::bytes")]
+    pub peer: Vec<u8>,
+    /// When it was made, by the author's clock.
+    pub issued_unix_ms: u64,
+    /// The advert.
+    pub advert: AdvertId,
+}
+
+impl Message for AdvertClosedRecord {
+    const NAME: &'static str = "end of an advert";
+    /// A peer id, an id, a number and their names, several times over.
     const MAX_BYTES: usize = 512;
 
     fn validate(&self) -> Result<(), InvalidField> {

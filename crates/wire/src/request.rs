@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::check::{MAX_ADDRESSES, addresses, at_most, sanitize, text, within};
 use crate::codec::{InvalidField, Message};
-use crate::field::{Blob, read_list};
+use crate::field::{Blob, read_blobs, read_list, write_blobs};
+use crate::market::Offer;
 use crate::revocation::{self, RevocationIndex, RevocationPartQuery, RevocationQuery};
 use crate::tagged::{self, Tagged};
 
@@ -51,9 +52,25 @@ pub enum RequestBody {
     RevocationLists(RevocationQuery),
     /// A part of one of them.
     RevocationPart(RevocationPartQuery),
+    /// A worker's offer for an advert, to a scheduler that has no channel to the worker.
+    Offer(Box<OfferRequest>),
     /// A request that only newer peers know; never sent.
     #[serde(skip_serializing)]
     Unknown,
+}
+
+/// An offer, and where its worker is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferRequest {
+    /// The offer.
+    pub offer: Offer,
+    /// The worker's addresses, as multiaddresses in bytes.
+    #[serde(
+        default,
+        serialize_with = "write_blobs",
+        deserialize_with = "read_blobs::<_, MAX_ADDRESSES>"
+    )]
+    pub addresses: Vec<Vec<u8>>,
 }
 
 impl Message for Request {
@@ -67,6 +84,10 @@ impl Message for Request {
         match &self.body {
             RequestBody::RevocationLists(query) => query.validate(),
             RequestBody::RevocationPart(query) => query.validate(),
+            RequestBody::Offer(request) => {
+                request.offer.validate()?;
+                addresses("addresses", &request.addresses)
+            }
             RequestBody::Health | RequestBody::BulkAddresses | RequestBody::Unknown => Ok(()),
         }
     }
@@ -95,6 +116,8 @@ pub enum ResponseBody {
     /// To [`RequestBody::RevocationPart`]: bytes of the list, more than none.
     #[serde(serialize_with = "crate::field::bytes::serialize")]
     RevocationPart(Vec<u8>),
+    /// To [`RequestBody::Offer`]: the offer is considered. It is accepted or declined on a channel.
+    OfferReceived,
     /// To a request that is refused.
     Refused(Refusal),
     /// A response that only newer peers know; never sent.
@@ -178,7 +201,7 @@ impl Message for Response {
             ResponseBody::RevocationLists(index) => index.validate(),
             ResponseBody::RevocationPart(bytes) => revocation::part(bytes),
             ResponseBody::Refused(refusal) => text("message", &refusal.message, MAX_TEXT_BYTES),
-            ResponseBody::Unknown => Ok(()),
+            ResponseBody::OfferReceived | ResponseBody::Unknown => Ok(()),
         }
     }
 }
@@ -201,7 +224,7 @@ impl Tagged for RequestBody {
         Some(match tag {
             "health" => RequestBody::Health,
             "bulk_addresses" => RequestBody::BulkAddresses,
-            "revocation_lists" | "revocation_part" => return None,
+            "revocation_lists" | "revocation_part" | "offer" => return None,
             _ => RequestBody::Unknown,
         })
     }
@@ -212,6 +235,7 @@ impl Tagged for RequestBody {
     ) -> Result<Option<Self>, A::Error> {
         Ok(Some(match tag {
             "revocation_lists" => RequestBody::RevocationLists(content.next_value()?),
+            "offer" => RequestBody::Offer(content.next_value()?),
             "revocation_part" => RequestBody::RevocationPart(content.next_value()?),
             _ => return Ok(None),
         }))
@@ -226,6 +250,7 @@ impl Tagged for ResponseBody {
             "health" | "bulk_addresses" | "refused" | "revocation_lists" | "revocation_part" => {
                 None
             }
+            "offer_received" => Some(ResponseBody::OfferReceived),
             _ => Some(ResponseBody::Unknown),
         }
     }

@@ -236,6 +236,7 @@ impl Part {
             requirement: Arc::new(requirement),
             count: self.count,
             minimum: self.minimum,
+            wants_all: false,
             bid: self.price.bid,
             max: self.price.max,
         };

@@ -7,8 +7,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use hypha_engine::Scheduler;
 use hypha_engine::scheduler::Unavailability;
-use hypha_model::{Refusal, RefusalKind, TaskId, TaskState, WorkerId};
-use hypha_placement::{Candidate, Explanation, FullExplanation, ScoreTerms, WorkerVerdict};
+use hypha_model::{Maximise, Refusal, RefusalKind, TaskId, TaskState, WorkerId};
+use hypha_placement::{
+    Candidate, DeadlineStatus, Explanation, FullExplanation, ScoreTerms, WorkerVerdict,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -39,6 +41,14 @@ pub(crate) struct ExplainBody<'a> {
     attempts: u32,
     /// A summary in one sentence.
     summary: String,
+    /// Whether it is expected to end before its deadline: `on_track`, `at_risk` or `unreachable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    deadline_status: Option<DeadlineStatus>,
+    /// When a task with a deadline is expected to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    predicted_finish_at: Option<Timestamp>,
     /// The last failed attempts, the oldest first; at most 8.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failures: Vec<FailureBody<'a>>,
@@ -67,6 +77,9 @@ pub(crate) struct DecisionBody {
     explored: bool,
     /// Whether it was chosen among the local workers: none of the others would have been sooner by enough.
     preferred_local: bool,
+    /// What counted: `speed`, `cost` or `balance`.
+    #[schema(value_type = String)]
+    maximise: Maximise,
     runners_up: Vec<CandidateBody>,
     /// Refusals among the workers that were examined.
     refusals: Vec<RefusalCount>,
@@ -171,6 +184,8 @@ fn body<'a>(
         worker: task.worker,
         attempts: task.attempts,
         summary: summary(snapshot, decision, full.as_ref(), unavailable),
+        deadline_status: task.deadline_status,
+        predicted_finish_at: task.predicted_finish_at,
         failures: task.failures,
         decision: decision.map(DecisionBody::of),
         as_decided,
@@ -240,6 +255,7 @@ impl DecisionBody {
             chosen: explanation.chosen.map(CandidateBody::of),
             explored: explanation.explored,
             preferred_local: explanation.preferred_local,
+            maximise: explanation.maximise,
             runners_up: explanation.runners_up.iter().copied().map(CandidateBody::of).collect(),
             refusals: explanation.refusals.iter().map(count).collect(),
             not_looked_at: explanation.not_looked_at,

@@ -54,6 +54,14 @@ pub(crate) struct TaskForm<'a> {
     #[serde(default)]
     #[schema(value_type = Option<f64>, minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<InputValue>,
+    /// As in the requirements.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^(accept|refuse)$")]
+    deadline_policy: Option<InputValue>,
+    /// As in the requirements.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^(speed|cost|balance)$")]
+    maximise: Option<InputValue>,
     /// Whether pieces of the result are sent as they arrive, as `output` events.
     #[serde(default)]
     stream: Option<bool>,
@@ -94,6 +102,12 @@ pub(crate) struct Requirements {
     /// How long after submission the result is still useful, in seconds.
     #[schema(minimum = 1.0, maximum = 315360000.0, multiple_of = 0.5)]
     deadline: Option<f64>,
+    /// With a deadline: whether the task is accepted or refused if no worker can meet it, `accept` or `refuse`.
+    #[schema(pattern = "^(accept|refuse)$")]
+    deadline_policy: Option<String>,
+    /// What counts when a worker is chosen: `speed`, `cost` or `balance`; the scheduler's `maximise` by default.
+    #[schema(pattern = "^(speed|cost|balance)$")]
+    maximise: Option<String>,
     /// The class of executor: `inference`, `train` or `aggregate`.
     #[schema(pattern = "^(inference|train|aggregate)$")]
     executor_class: Option<String>,
@@ -107,12 +121,14 @@ impl TaskForm<'_> {
     pub(crate) fn into_spec(self, caller: &Caller) -> Result<TaskSpec, Error> {
         let missing = || Error::unprocessable("model: name the model, e.g. \"model\": \"echo\"");
         let model = self.model.ok_or_else(missing)?.as_name("model").map_err(field_error)?;
-        let requirement = requirement(
-            self.requirements.unwrap_or_default(),
-            model,
-            self.priority,
-            self.deadline,
-        )?;
+        let outer = RequirementInput {
+            priority: self.priority,
+            deadline: self.deadline,
+            deadline_policy: self.deadline_policy,
+            maximise: self.maximise,
+            ..RequirementInput::default()
+        };
+        let requirement = requirement(self.requirements.unwrap_or_default(), model, outer)?;
         caller.check_priority(requirement.priority)?;
         Ok(TaskSpec {
             requirement,
@@ -136,18 +152,21 @@ pub(crate) fn payload(field: &str, input: Option<&RawValue>) -> Result<Payload, 
     Ok(Payload::from(input.as_bytes()))
 }
 
+/// The requirement, with those of its fields that may also be given beside it.
 fn requirement(
     mut input: RequirementInput,
     model: Name,
-    priority: Option<InputValue>,
-    deadline: Option<InputValue>,
+    outer: RequirementInput,
 ) -> Result<Requirement, Error> {
     let twice = |field: &str| {
         Error::unprocessable(format!("{field}: is given twice; leave it out of `requirements`"))
     };
-    for (field, outer, inner) in
-        [("priority", priority, &mut input.priority), ("deadline", deadline, &mut input.deadline)]
-    {
+    for (field, outer, inner) in [
+        ("priority", outer.priority, &mut input.priority),
+        ("deadline", outer.deadline, &mut input.deadline),
+        ("deadline_policy", outer.deadline_policy, &mut input.deadline_policy),
+        ("maximise", outer.maximise, &mut input.maximise),
+    ] {
         match (outer, &inner) {
             (Some(_), Some(_)) => return Err(twice(field)),
             (Some(outer), None) => *inner = Some(outer),
@@ -257,7 +276,7 @@ impl<'de> Visitor<'de> for BatchVisitor {
 
 #[cfg(test)]
 mod tests {
-    use hypha_model::Priority;
+    use hypha_model::{DeadlinePolicy, Maximise, Priority};
 
     use super::*;
 
@@ -273,13 +292,16 @@ mod tests {
             r#"{"model": "llama-2-7b", "input": {"b": 12345678901234567890123, "a":  1},
                 "requirements": {"min_memory": 16000000000, "gpu_required": true},
                 "metadata": {"tokens": 7, "kind": "chat", "flash": true},
-                "timeout": "90s", "priority": 0.5123456, "deadline": 60, "stream": true}"#,
+                "timeout": "90s", "priority": 0.5123456, "deadline": 60, "deadline_policy": "refuse",
+                "maximise": "cost", "stream": true}"#,
         )
         .unwrap();
         assert_eq!(spec.requirement.model.as_ref().unwrap().as_str(), "llama-2-7b");
         assert_eq!((spec.requirement.memory_bytes, spec.requirement.min_gpus), (16_000_000_000, 1));
         assert_eq!(spec.requirement.priority, Priority::new(0.5123456).unwrap());
         assert_eq!(spec.requirement.deadline, Some(Span::from_secs(60)));
+        assert_eq!(spec.requirement.deadline_policy, DeadlinePolicy::Refuse);
+        assert_eq!(spec.requirement.maximise, Some(Maximise::Cost));
         assert_eq!(spec.timeout, Some(Span::from_secs(90)));
         assert_eq!(spec.metadata.get("flash"), Some(&MetadataValue::Text("true".into())));
         // Every digit is kept.
@@ -312,6 +334,13 @@ mod tests {
                 422,
                 "priority: ",
             ),
+            (
+                r#"{"model": "m", "maximise": "cost", "requirements": {"maximise": "cost"}}"#,
+                422,
+                "maximise: is given twice",
+            ),
+            (r#"{"model": "m", "maximise": "profit"}"#, 422, "maximise: `profit` is unknown"),
+            (r#"{"model": "m", "deadline_policy": "refuse"}"#, 422, "deadline_policy: `refuse`"),
             (r#"{"model": "m", "timeout": 0}"#, 422, "timeout: `0`"),
             (r#"{"model": "m", "timeout": "x"}"#, 422, "timeout: `x`"),
             (r#"{"model": "m", "stream": "yes"}"#, 422, "expected a boolean"),

@@ -76,6 +76,8 @@ pub(crate) fn describe_refusal(refusal: &Refusal) -> String {
             needed as f64 / 1e6
         ),
         RefusalKind::Unavailable
+        | RefusalKind::NotServed
+        | RefusalKind::Price
         | RefusalKind::Executor
         | RefusalKind::Model
         | RefusalKind::Busy

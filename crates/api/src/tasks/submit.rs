@@ -112,7 +112,7 @@ enum TaskOutcome {
         (status = 409, description = "Another task has the key", body = crate::error::ErrorBody),
         (status = 413, description = "The body is too large", body = crate::error::ErrorBody),
         (status = 415, description = "The body is not JSON", body = crate::error::ErrorBody),
-        (status = 422, description = "The body is invalid", body = crate::error::ErrorBody),
+        (status = 422, description = "The body is invalid, or no worker can meet the deadline", body = crate::error::ErrorBody),
         (status = 429, description = "The queue is full, or the quota used up", body = crate::error::ErrorBody),
     )
 )]
@@ -173,7 +173,7 @@ impl Submission {
             return Ok(response::json(StatusCode::OK, &snapshot.body()));
         }
         let Some(snapshot) = self.await_end(submitted, watch, until).await else {
-            let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
+            let body = TaskBody::submitted(&submitted, &spec);
             return Ok(response::json(StatusCode::ACCEPTED, &body));
         };
         let ended = snapshot.finished().is_some();
@@ -190,7 +190,7 @@ impl Submission {
             self.existing_task(&spec, submitted, None).await?;
             return events::stream_task(&self.app, &self.caller, submitted.task).await;
         }
-        let body = TaskBody::submitted(submitted.task, &spec, submitted.worker);
+        let body = TaskBody::submitted(&submitted, &spec);
         Ok(events::stream_response(&self.app, &body, watch))
     }
 
@@ -333,7 +333,7 @@ fn batch_response(outcomes: &[TaskOutcome]) -> Response {
     };
     let tasks = outcomes.iter().map(|outcome| match outcome {
         TaskOutcome::New(spec, submitted) => {
-            OutcomeBody::Task(Box::new(TaskBody::submitted(submitted.task, spec, submitted.worker)))
+            OutcomeBody::Task(Box::new(TaskBody::submitted(submitted, spec)))
         }
         TaskOutcome::Found(snapshot) => OutcomeBody::Task(Box::new(snapshot.body())),
         TaskOutcome::Refused(error) => OutcomeBody::Refused { error: error.detail() },

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use data_encoding::BASE64;
+use hypha_engine::Submitted;
 use hypha_engine::record::{AcceptedTask, FailedAttempt, FailedAttempts, FinishedTask, StoredTask};
 use hypha_engine::scheduler::TaskView;
 use hypha_model::{
-    FailureKind, Name, Payload, Requirement, TaskId, TaskResult, TaskSpec, TaskState, Time,
-    WorkerId,
+    DeadlinePolicy, FailureKind, Maximise, Name, Payload, Requirement, TaskId, TaskResult,
+    TaskSpec, TaskState, Time, WorkerId,
 };
+use hypha_placement::{DeadlineOutlook, DeadlineStatus};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -84,6 +86,14 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) deadline_at: Option<Timestamp>,
+    /// Whether it is expected to end before that: `on_track`, `at_risk` or `unreachable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "at_risk")]
+    pub(crate) deadline_status: Option<DeadlineStatus>,
+    /// When a task with a deadline is expected to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub(crate) predicted_finish_at: Option<Timestamp>,
     /// Whether pieces of the result are sent as they arrive.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -162,6 +172,12 @@ pub(crate) struct RequirementsBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    deadline_policy: Option<DeadlinePolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    maximise: Option<Maximise>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     executor_class: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     executor: Option<&'a str>,
@@ -169,9 +185,19 @@ pub(crate) struct RequirementsBody<'a> {
 
 impl<'a> TaskBody<'a> {
     /// A task that was just accepted.
-    pub(crate) fn submitted(id: TaskId, spec: &'a TaskSpec, worker: Option<WorkerId>) -> Self {
+    pub(crate) fn submitted(submitted: &Submitted, spec: &'a TaskSpec) -> Self {
+        let Submitted { task: id, worker, deadline, .. } = *submitted;
         let status = if worker.is_some() { TaskState::Scheduled } else { TaskState::Queued };
-        TaskBody { worker, ..TaskBody::bare(id, status, spec, submission_time(id)) }
+        let body = TaskBody { worker, ..TaskBody::bare(id, status, spec, submission_time(id)) };
+        body.with_outlook(deadline)
+    }
+
+    fn with_outlook(self, outlook: Option<DeadlineOutlook>) -> Self {
+        TaskBody {
+            deadline_status: outlook.map(|outlook| outlook.status),
+            predicted_finish_at: outlook.map(|outlook| Timestamp(outlook.finish)),
+            ..self
+        }
     }
 
     /// A task that has not ended, as the machine sees it.
@@ -179,7 +205,7 @@ impl<'a> TaskBody<'a> {
         let accepted = &view.accepted;
         let delayed = view.not_before.filter(|until| *until > now && view.worker.is_none());
         let waits = view.state == TaskState::Queued;
-        TaskBody {
+        let body = TaskBody {
             worker: view.worker,
             started_at: view.started.map(Timestamp),
             devices: &view.devices,
@@ -191,7 +217,8 @@ impl<'a> TaskBody<'a> {
             failures: FailureBody::all(&view.failed),
             reason: waits.then(|| reason::queued_reason(view, delayed, now)),
             ..TaskBody::of(accepted, view.state)
-        }
+        };
+        body.with_outlook(view.deadline)
     }
 
     /// A task as it is on the disk.
@@ -266,6 +293,8 @@ impl<'a> TaskBody<'a> {
             failures: Vec::new(),
             reason: None,
             deadline_at: None,
+            deadline_status: None,
+            predicted_finish_at: None,
             stream: spec.stream,
             tenant: spec.tenant.as_ref().map(Name::as_str),
             requirements: RequirementsBody::of(&spec.requirement),
@@ -304,6 +333,9 @@ impl<'a> RequirementsBody<'a> {
             priority: (requirement.priority != usual.priority)
                 .then(|| requirement.priority.as_f64()),
             deadline: requirement.deadline.map(|span| span.as_secs_f64()),
+            deadline_policy: (requirement.deadline_policy != usual.deadline_policy)
+                .then_some(requirement.deadline_policy),
+            maximise: requirement.maximise,
             executor_class: (requirement.class != usual.class)
                 .then(|| requirement.class.to_string()),
             executor: requirement.executor.as_ref().map(Name::as_str),

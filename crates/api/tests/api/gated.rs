@@ -39,6 +39,10 @@ impl SchedulerApi for GatedScheduler {
     fn watch(&self, task: TaskId) -> Watch {
         SchedulerApi::watch(&*self.memory, task)
     }
+    fn job_changes(&self) -> hypha_api::JobChanges {
+        self.memory.job_changes()
+    }
+
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
         self.memory.read(look);
     }

@@ -486,3 +486,64 @@ async fn a_failure_has_a_kind_for_programs() {
     server.delete(&path_of(&task)).await;
     assert_eq!(server.get(&path_of(&task)).await.1["error_kind"], "cancelled");
 }
+
+/// A scheduler that has measured `sleep`: it takes two seconds.
+async fn measured() -> Server {
+    let server = Server::start().await;
+    for _ in 0..40 {
+        server.post(TASKS, r#"{"model": "sleep"}"#).await;
+        let held = server.memory.wait_for_attempt("sleep").await;
+        server.memory.complete_after(&held, Span::from_secs(2));
+    }
+    server
+}
+
+#[tokio::test]
+async fn a_deadline_that_cannot_be_met_is_refused_or_marked() {
+    let server = measured().await;
+    let refused =
+        r#"{"model": "sleep", "deadline": 0.5, "requirements": {"deadline_policy": "refuse"}}"#;
+    let (status, body) = server.post(TASKS, refused).await;
+    assert_eq!((status, &body["error"]["code"]), (422, &json!("deadline_unreachable")), "{body}");
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("deadline: no worker can meet it"), "{message}");
+    assert!(message.contains("within 500.0 ms"), "{message}");
+    // In a batch, it is refused alone.
+    let (status, body) =
+        server.post(TASKS, format!(r#"[{refused}, {{"model": "echo", "input": 1}}]"#)).await;
+    assert_eq!(status, 202, "{body}");
+    assert_eq!(body["tasks"][0]["error"]["code"], "deadline_unreachable", "{body}");
+    assert!(body["tasks"][1]["id"].is_string(), "{body}");
+
+    for (deadline, expected) in [("0.5", "unreachable"), ("60", "on_track")] {
+        let body = format!(r#"{{"model": "sleep", "deadline": {deadline}}}"#);
+        let (status, task) = server.post(TASKS, body).await;
+        assert_eq!((status, &task["deadline_status"]), (202, &json!(expected)), "{task}");
+        let path = path_of(&task);
+        for shown in [&path, &format!("{path}/explain")] {
+            let (_, shown) = server.get(shown).await;
+            assert_eq!(shown["deadline_status"], expected, "{shown}");
+            assert!(shown["predicted_finish_at"].is_string(), "{shown}");
+        }
+        server.delete(&path).await;
+        // An ended task has nothing to expect.
+        assert_eq!(server.get(&path).await.1.get("deadline_status"), None);
+    }
+    let (_, without) = server.post(TASKS, r#"{"model": "sleep"}"#).await;
+    assert_eq!(without.get("deadline_status"), None);
+}
+
+#[tokio::test]
+async fn a_task_states_what_counts() {
+    let server = Server::start().await;
+    let (status, task) = server
+        .post(TASKS, r#"{"model": "sleep", "deadline": 60, "deadline_policy": "refuse", "maximise": "cost"}"#)
+        .await;
+    assert_eq!(status, 202, "{task}");
+    let wanted = json!({"deadline": 60.0, "deadline_policy": "refuse", "maximise": "cost"});
+    assert_eq!(task["requirements"], wanted);
+    server.memory.wait_for_attempt("sleep").await;
+    // No worker has a price, so speed counts.
+    let (_, explained) = server.get(&format!("{}/explain", path_of(&task))).await;
+    assert_eq!(explained["decision"]["maximise"], "speed", "{explained}");
+}

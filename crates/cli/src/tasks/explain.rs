@@ -67,6 +67,12 @@ fn lines(found: &Explanation, guessed: Option<&str>, roster: &Roster, now: Time)
     for one in found.failures() {
         text += &format!("failed attempt {}\n", failed_attempt(&one, roster, now));
     }
+    if let Some(status) = found.more.get("deadline_status").and_then(Value::as_str) {
+        let finish = found.more.get("predicted_finish_at").and_then(Value::as_str);
+        let status = clean(&status.replace('_', " "));
+        text +=
+            &format!("deadline {status}, expected to end at {}\n", clean(finish.unwrap_or("-")));
+    }
     if let Some(decision) = found.more.get("decision").filter(|decision| decision.is_object()) {
         text += &format!("decided by {}\n", decided_by(decision));
     }
@@ -120,7 +126,7 @@ fn answer(verdict: &Verdict, learned: bool, roster: &Roster) -> Vec<[String; 3]>
 fn parts(verdict: &Verdict, learned: bool) -> String {
     // Only strategies that predict have parts.
     let Some(Value::Object(terms)) = verdict.more.get("terms") else { return "fits".to_owned() };
-    let names = ["wait", "run", "transfer", "risk", "error", "surcharge"];
+    let names = ["wait", "run", "transfer", "risk", "error", "surcharge", "cost"];
     let part = |name: &&str| {
         let seconds = terms.get(&format!("{name}_s"))?.as_f64()?;
         (seconds >= 0.0005).then(|| format!("{name} {seconds:.3}"))
@@ -144,7 +150,11 @@ fn decided_by(decision: &Value) -> String {
         (_, true) => ", among local workers",
         _ => "",
     };
-    format!("{} at {}{because}", text("strategy"), text("at"))
+    let by_price = match decision["maximise"].as_str() {
+        Some(what @ ("cost" | "balance")) => format!(", maximising {what}"),
+        _ => String::new(),
+    };
+    format!("{} at {}{because}{by_price}", text("strategy"), text("at"))
 }
 
 #[cfg(test)]
@@ -194,6 +204,22 @@ worker-1 (01890000)                   1.750  wait 0.250 + run 1.500 s
 and 3 more workers
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn deadlines_and_prices_are_shown() {
+        let text = explained(json!({
+            "deadline_status": "at_risk", "predicted_finish_at": "2026-01-01T00:00:09.000Z",
+            "decision": {"strategy": "predictive", "at": "2026-01-01T00:00:00.000Z", "maximise": "cost"},
+            "workers": [{"worker": "01890000-0000-7000-8000-000000000002", "score": 11.5,
+                "terms": {"run_s": 1.5, "cost_s": 10.0}, "refusals": []}],
+        }));
+        let expected = "\
+deadline at risk, expected to end at 2026-01-01T00:00:09.000Z
+decided by predictive at 2026-01-01T00:00:00.000Z, maximising cost
+";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("11.500  run 1.500 + cost 10.000 s"), "{text}");
     }
 
     #[test]

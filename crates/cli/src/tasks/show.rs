@@ -65,13 +65,24 @@ pub(super) fn details(
     line("last error", task.last_error().filter(|_| failures.is_empty()).map(str::to_owned));
     line("error", task.error.clone());
     line("error kind", task.error_kind.map(|kind| kind.to_string()));
-    line("deadline", more("deadline_at"));
+    line("deadline", more("deadline_at").map(|at| deadline(&at, task)));
     line("tenant", more("tenant"));
     line("requirements", more("requirements"));
     line("metadata", more("metadata"));
     line("input", task.input.as_ref().and_then(|input| shown(input, whole)));
     line("result", result);
     text
+}
+
+/// The deadline, and what is expected: `2026-11-16T02:03:04.005Z (at risk, expected to end at …)`.
+fn deadline(at: &str, task: &TaskStatus) -> String {
+    let text = |key: &str| task.more.get(key).and_then(|value| value.as_str());
+    match (text("deadline_status"), text("predicted_finish_at")) {
+        (Some(status), Some(finish)) => {
+            format!("{at} ({}, expected to end at {finish})", status.replace('_', " "))
+        }
+        _ => at.to_owned(),
+    }
 }
 
 /// A failed attempt: `1 on worker-1 (8ebc2130), 12s ago: the worker has lost it`.

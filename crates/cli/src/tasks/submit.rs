@@ -86,6 +86,12 @@ struct Needs {
     /// How long after submission the result is still useful, in seconds or with a unit
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
+    /// Whether a task whose deadline no worker can meet is accepted or refused
+    #[arg(long, value_name = "POLICY", value_parser = ["accept", "refuse"])]
+    deadline_policy: Option<String>,
+    /// What counts when a worker is chosen; by default, what the scheduler is configured for
+    #[arg(long, value_name = "WHAT", value_parser = ["speed", "cost", "balance"])]
+    maximise: Option<String>,
 }
 
 #[derive(Args)]
@@ -97,7 +103,7 @@ pub(super) struct Batch {
         requires = "out",
         conflicts_with_all = [
             "model", "input", "json_input", "requirements", "min_memory", "gpu", "cpu_cores",
-            "priority", "deadline", "timeout", "metadata", "key", "wait", "stream",
+            "priority", "deadline", "deadline_policy", "maximise", "timeout", "metadata", "key", "wait", "stream",
         ]
     )]
     pub(super) batch: Option<PathBuf>,
@@ -250,6 +256,12 @@ impl Needs {
             ("--cpu-cores", "cpu_cores", self.cpu_cores.as_ref().map(|text| json!(text))),
             ("--priority", "priority", self.priority.as_ref().map(|text| json!(text))),
             ("--deadline", "deadline", self.deadline.as_ref().map(|text| json!(text))),
+            (
+                "--deadline-policy",
+                "deadline_policy",
+                self.deadline_policy.as_ref().map(|it| json!(it)),
+            ),
+            ("--maximise", "maximise", self.maximise.as_ref().map(|text| json!(text))),
         ];
         for (flag, key, value) in flags {
             let Some(value) = value else { continue };
@@ -309,6 +321,8 @@ mod tests {
             "--priority",
             "-5",
             "--deadline=2m",
+            "--deadline-policy=refuse",
+            "--maximise=cost",
             "--requirements",
             r#"{"cpu_cores": 2}"#,
             "--timeout=30s",
@@ -321,7 +335,7 @@ mod tests {
         assert_eq!(
             Value::Object(task.requirements.to_json()),
             json!({"min_memory": "16GB", "gpu_required": true, "priority": "-5",
-                   "deadline": "2m", "cpu_cores": 2})
+                   "deadline": "2m", "deadline_policy": "refuse", "maximise": "cost", "cpu_cores": 2})
         );
         assert_eq!(task.timeout, Some(std::time::Duration::from_secs(30)));
         assert_eq!((task.key.as_str(), task.stream), (Some("k"), false));

@@ -72,7 +72,7 @@ fn row(worker: &WorkerStatus, now: Time) -> [String; 8] {
         or_dash(shown_name(worker.name.as_deref())),
         short_id(worker.id),
         clean(&worker.status),
-        models(&worker.models),
+        if worker.has_no_executors() { "none".to_owned() } else { models(&worker.models) },
         worker.running.to_string(),
         worker.queued.to_string(),
         or_dash(worker.waiting_ms.map_or(String::new(), took_millis)),
@@ -209,6 +209,17 @@ worker-2 (01890002): removed 3m ago; `hypha readmit worker-2` readmits it
         assert!(row.contains("meta-llama/Llama-2"), "{text}");
         assert!(text.lines().nth(2).unwrap().starts_with("worker-2  01890000"), "{text}");
         assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    /// Without a list of models an executor takes any, and a worker without executors none.
+    #[test]
+    fn a_worker_without_executors_has_no_models() {
+        for (executors, models) in [(json!([]), "none"), (json!([{"name": "a"}]), "any")] {
+            let id = "01890000-0000-7000-8000-000000000001";
+            let worker = json!({"id": id, "models": [], "executors": executors});
+            let text = lines(used(vec![serde_json::from_value(worker).unwrap()]), Time::ZERO);
+            assert_eq!(text.lines().nth(1).unwrap().split_whitespace().nth(2), Some(models));
+        }
     }
 
     #[test]

@@ -84,9 +84,9 @@ fn stopping_nodes_in_any_order_uses_up_no_attempt() {
     assert_eq!((&task["status"], &task["attempts"]), (&json!("completed"), &json!(2)), "{task}");
 }
 
-/// The client keeps its connection open for as long as the scheduler lets it.
+/// The clients keep their connections open for as long as the scheduler lets them.
 #[test]
-fn a_client_on_an_open_stream_costs_no_attempt_when_the_scheduler_stops() {
+fn clients_on_an_open_stream_and_a_long_poll_cost_no_attempt_when_the_scheduler_stops() {
     let mut cluster = Cluster::start_with("ending-stream", STRICT, &[&builtin(1)]);
     let id = cluster.submit("sleep", &json!({"ms": 15_000}));
     cluster.wait_for(&id, "running");
@@ -95,6 +95,9 @@ fn a_client_on_an_open_stream_costs_no_attempt_when_the_scheduler_stops() {
     stream.write_all(request.as_bytes()).unwrap();
     let mut first = [0; 256];
     assert!(stream.read(&mut first).unwrap() > 0, "the stream has begun");
+    let mut poll = TcpStream::connect(api(&cluster.scheduler.1)).unwrap();
+    let request = format!("GET /api/v1/tasks/{id}?wait=50 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    poll.write_all(request.as_bytes()).unwrap();
     let mark = cluster.scheduler.1.mark();
     assert!(cluster.scheduler.1.terminate(WAIT_TIMEOUT).success());
     cluster.scheduler.1.wait_for_line_after(mark, "stopped", WAIT_TIMEOUT);

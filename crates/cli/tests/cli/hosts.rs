@@ -127,6 +127,24 @@ impl Nat {
         self.outside.address
     }
 
+    /// From now on no packet from behind it reaches `other`, and no error is sent.
+    pub fn block(&self, other: &Nat) {
+        self.outside.namespace.nft(&format!(
+            "table ip blocked {{
+                chain through {{
+                    type filter hook forward priority filter - 1; policy accept;
+                    ip daddr {} drop
+                }}
+            }}",
+            other.outer_address()
+        ));
+    }
+
+    /// Ends the effect of `block`.
+    pub fn unblock(&self) {
+        self.outside.namespace.nft("delete table ip blocked");
+    }
+
     /// Cuts the whole network off the internet. Its hosts still reach each other.
     pub fn partition(&self) {
         self.outside.partition();

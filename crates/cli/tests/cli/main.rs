@@ -30,6 +30,7 @@ mod startup;
 mod streams;
 mod swarm;
 mod tasks;
+mod terms;
 mod traces;
 mod unreachable;
 mod up;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hypha_model::Maximise;
+
 use super::{DAY, MAX_INLINE, MIN_SIZE, seconds};
 use crate::backend::BackendFormat;
 use crate::key::{Key, Kind, Preset};
@@ -67,6 +69,13 @@ const SCHEDULER: &[Key] = &[
               performance_aware, load_balancing, work_stealing, adaptive, shortest_queue, weighted, \
               probabilistic, first_fit, best_fit, worst_fit, random, power_of_two or predictive; with \
               hyphens or underscores.",
+    },
+    Key {
+        name: "maximise",
+        kind: Kind::Choice(names::<Maximise>),
+        preset: Preset::Is("\"speed\""),
+        doc: "What counts when `predictive` chooses a worker for a task that does not state it: \"speed\", \"cost\", \
+              the lowest price of the run, or \"balance\", both.",
     },
     Key {
         name: "task_timeout",

@@ -1,5 +1,6 @@
 //! A worker's keys.
 
+use hypha_market::Pricing;
 use hypha_model::ExecutorClass;
 use hypha_model::amount::MAX_BYTES;
 
@@ -19,12 +20,6 @@ const MAX_OUTPUT: u64 = 1 << 20;
 const MAX_RESULT: u64 = 4 << 30;
 
 pub(super) const KEYS: &[Key] = &[
-    Key {
-        name: "price",
-        kind: Kind::Price,
-        preset: Preset::Is("0"),
-        doc: "What an hour of this worker costs, in the unit that the members of the network have agreed on.",
-    },
     Key {
         name: "region",
         kind: Kind::Label,
@@ -62,6 +57,13 @@ pub(super) const KEYS: &[Key] = &[
         kind: Kind::Entries(EXECUTORS),
         preset: Preset::Absent(""),
         doc: "What the worker can run, one entry for each.",
+    },
+    Key {
+        name: "offer",
+        kind: Kind::Section(OFFER),
+        preset: Preset::Absent(""),
+        doc: "The terms on which the worker is offered: its price, and which organisations it serves, with what \
+              and when. Without them it serves every organisation at any time, for nothing.",
     },
     Key {
         name: "task_instance",
@@ -270,6 +272,103 @@ const LIMITS: &[Key] = &[
         kind: Kind::Seconds { min: seconds(0), max: seconds(3_600) },
         preset: Preset::Absent("10"),
         doc: "Seconds between the request to stop and the kill.",
+    },
+];
+
+const OFFER: &[Key] = &[
+    Key {
+        name: "price",
+        kind: Kind::Price,
+        preset: Preset::Absent("110.0"),
+        doc: "The published price of an hour of a device (a GPU, or the worker where no GPU is used), in the unit \
+              that the members of the network have agreed on. The default is `floor`.",
+    },
+    Key {
+        name: "floor",
+        kind: Kind::Price,
+        preset: Preset::Is("0"),
+        doc: "The least price of an hour of a device; schedulers do not learn it. Above zero, the worker is leased \
+              for a price only, and takes no tasks of schedulers that bid nothing.",
+    },
+    Key {
+        name: "strategy",
+        kind: Kind::Choice(names::<Pricing>),
+        preset: Preset::Is("\"flexible\""),
+        doc: "\"flexible\" offers parts of the worker, at the bid but not below `floor`; \"whole\" offers all of it \
+              or nothing, at the bid but not below `price`.",
+    },
+    Key {
+        name: "organisations",
+        kind: Kind::Labels,
+        preset: Preset::Absent("[\"lab\"]"),
+        doc: "The organisations that are served, as their certificates name them. The default is all of them.",
+    },
+    Key {
+        name: "priority_ceiling",
+        kind: Kind::Priorities,
+        preset: Preset::Absent("{ lab = 50 }"),
+        doc: "The highest priority that an organisation may use here, for some of `organisations`.",
+    },
+    Key {
+        name: "classes",
+        kind: Kind::Choices(names::<ExecutorClass>),
+        preset: Preset::Absent("[\"inference\", \"train\"]"),
+        doc: "The kinds of work that may run. Executors of other kinds are not offered. The default is all.",
+    },
+    Key {
+        name: "executors",
+        kind: Kind::Labels,
+        preset: Preset::Absent("[\"chat\"]"),
+        doc: "The executors that may run, by name. Others are not offered. The default is all.",
+    },
+    Key {
+        name: "hours",
+        kind: Kind::Hours,
+        preset: Preset::Absent("[\"Mon-Fri 18:00-08:00\", \"Sat-Sun\"]"),
+        doc: "The hours of the week in which the worker takes tasks. A range belongs to the day on which it begins. \
+              The default is all.",
+    },
+    Key {
+        name: "time_zone",
+        kind: Kind::TimeZone,
+        preset: Preset::Absent("\"Europe/Berlin\""),
+        doc: "The time zone of `hours`: a name, or an offset such as \"+02:00\". The default is the system's.",
+    },
+    Key {
+        name: "yield",
+        kind: Kind::Section(YIELD),
+        preset: Preset::Absent(""),
+        doc: "When the machine counts as used by its owner: the worker takes nothing new then, and what runs goes \
+              on. Never, unless `load` or `gpu` is given.",
+    },
+];
+
+const YIELD: &[Key] = &[
+    Key {
+        name: "load",
+        kind: Kind::Share,
+        preset: Preset::Absent("0.25"),
+        doc: "The share of the machine's cores that processes other than the worker's must use.",
+    },
+    Key {
+        name: "gpu",
+        kind: Kind::Share,
+        preset: Preset::Absent("0.25"),
+        doc: "The share of an NVIDIA GPU that processes other than the worker's must use.",
+    },
+    Key {
+        name: "for",
+        kind: Kind::Seconds { min: seconds(1), max: seconds(3_600) },
+        preset: Preset::Is("30"),
+        doc: "Seconds for which they must use more; the worker takes tasks again when they have used less than half \
+              of it for as long.",
+    },
+    Key {
+        name: "except",
+        kind: Kind::Labels,
+        preset: Preset::Is("[]"),
+        doc: "Programs, by the name of their file, whose use is not the owner's: name the servers on this machine \
+              that `http` executors call.",
     },
 ];
 

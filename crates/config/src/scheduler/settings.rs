@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hypha_engine::Settings;
-use hypha_model::{Name, Span};
+use hypha_model::{Maximise, Name, Span};
 use hypha_placement::{LoadMetric, Pick, Predictive, Preferences, Strategy, StrategyError};
 
 use super::{Warnings, retry};
@@ -86,7 +86,20 @@ fn preferences(
         prefer_region: region.filter(|_| local).cloned(),
         max_local_wait: span(balancing.get("max_local_wait", seconds)?),
         max_in_flight: section.optional("max_concurrent_tasks", count)?,
+        maximise: maximise(section, warnings)?,
     })
+}
+
+/// What counts when a worker is chosen. Only one strategy weighs prices.
+fn maximise(section: &Reader<'_>, warnings: &mut Warnings) -> Result<Maximise, Diagnostic> {
+    let strategy = section.get("selection_algorithm", parse::strategy)?;
+    if !matches!(strategy, Strategy::Predictive(_))
+        && let Some(origin) = section.changed("maximise", parse::choice::<Maximise>)?
+    {
+        let why = format!("with `{strategy}`: only `predictive` weighs prices");
+        warnings.no_effect(section, "maximise", origin, &why);
+    }
+    section.get("maximise", parse::choice)
 }
 
 /// The strategy of that name with the parameters that were given for it. Parameters of other strategies are

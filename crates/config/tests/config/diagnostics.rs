@@ -81,15 +81,16 @@ fn wrong_types() {
         ],
     );
     check::<WorkerConfig>(
-        "price = 1979-05-27\nrecord_ttl = [5]\n[resources]\ncpu = '4'\nmemory = true\n[executors]\n",
+        "record_ttl = [5]\n[resources]\ncpu = '4'\nmemory = true\n[executors]\n\
+         [offer]\nprice = 1979-05-27\n",
         &[
-            "node.toml:4:9: `price`: expected a price such as 1.25, found a date",
-            "node.toml:5:14: `record_ttl`: expected a number of seconds such as 60, or a string such as \
+            "node.toml:4:14: `record_ttl`: expected a number of seconds such as 60, or a string such as \
              \"5m\", found a list",
-            "node.toml:7:7: `resources.cpu`: expected a number of cores such as 4 or 0.5, found a string",
-            "node.toml:8:10: `resources.memory`: expected a number of bytes or a string such as \
+            "node.toml:6:7: `resources.cpu`: expected a number of cores such as 4 or 0.5, found a string",
+            "node.toml:7:10: `resources.memory`: expected a number of bytes or a string such as \
              \"16GiB\", found a boolean",
-            "node.toml:9:1: `executors`: expected a list of tables, each headed [[name]], found a table",
+            "node.toml:8:1: `executors`: expected a list of tables, each headed [[name]], found a table",
+            "node.toml:10:9: `offer.price`: expected a price such as 1.25, found a date",
         ],
     );
     check::<WorkerConfig>(
@@ -166,11 +167,11 @@ fn values_out_of_range() {
         ],
     );
     check::<WorkerConfig>(
-        "record_ttl = 4\nprice = -1\ntelemetry_sample_ratio = 1.01\nmetrics_address = 'localhost'\n\
+        "record_ttl = 4\nprice = 5\ntelemetry_sample_ratio = 1.01\nmetrics_address = 'localhost'\n\
          log_format = 'xml'\nlog_level = 'inof'\nregion = ' x'",
         &[
             "node.toml:4:14: `record_ttl`: the value is too small: the least is 5 seconds",
-            "node.toml:5:9: `price`: the value is negative: give a price such as 110.0",
+            "node.toml:5:1: unknown key `price`; it belongs under `[offer]`",
             "node.toml:6:26: `telemetry_sample_ratio`: expected a number from 0 to 1 such as 0.1",
             "node.toml:7:19: `metrics_address`: expected an address and a port such as \
              \"127.0.0.1:9101\"",

@@ -234,6 +234,7 @@ fn each_key_with_a_default_does_something() {
             &[
                 ("data_dir", "'d'"),
                 ("scheduler.selection_algorithm", "'fifo'"),
+                ("scheduler.maximise", "'cost'"),
                 ("scheduler.task_timeout", "7"),
                 ("scheduler.discovery_interval", "7"),
                 ("scheduler.max_queue", "7"),
@@ -281,7 +282,10 @@ fn each_key_with_a_default_does_something() {
             NodeRole::Worker,
             "process",
             &[
-                ("price", "7"),
+                ("offer.floor", "7"),
+                ("offer.strategy", "'whole'"),
+                ("offer.yield.for", "7"),
+                ("offer.yield.except", "['ollama']"),
                 ("record_ttl", "7"),
                 ("data_dir", "'d'"),
                 ("max_result_size", "'7KiB'"),
@@ -300,7 +304,10 @@ fn each_key_with_a_default_does_something() {
             NodeRole::Worker,
             "http",
             &[
-                ("price", "7"),
+                ("offer.floor", "7"),
+                ("offer.strategy", "'whole'"),
+                ("offer.yield.for", "7"),
+                ("offer.yield.except", "['ollama']"),
                 ("record_ttl", "7"),
                 ("data_dir", "'d'"),
                 ("max_result_size", "'7KiB'"),

@@ -58,11 +58,11 @@ fn later_layers_win_key_by_key() {
 fn required_key_may_come_from_the_environment() {
     let home = Home::new();
     let absolute = home.path("c.pem").to_str().unwrap().to_owned();
-    let environment = [("HYPHA_CERT_PEM", absolute.as_str()), ("HYPHA_PRICE", "1.5")];
+    let environment = [("HYPHA_CERT_PEM", absolute.as_str()), ("HYPHA_OFFER__PRICE", "1.5")];
     let text = "key_pem = 'k.pem'\ntrust_pem = 't.pem'\n";
     let config: WorkerConfig = home.load(text, &environment, &Flags::default()).unwrap();
     assert!(is_in(&config.network.cert_pem, &home) && is_in(&config.network.key_pem, &home));
-    assert_eq!(config.price, Money::from_micros(1_500_000));
+    assert_eq!(config.offer.terms.price, Money::from_micros(1_500_000));
     // A relative path in a variable is relative to the working directory.
     let environment = [("HYPHA_CERT_PEM", "c.pem")];
     let fault = home.load::<WorkerConfig>(text, &environment, &Flags::default()).unwrap_err();

@@ -6,6 +6,7 @@ mod diagnostics;
 mod documents;
 mod layers;
 mod network;
+mod offer;
 mod retry;
 mod scheduler;
 mod worker;

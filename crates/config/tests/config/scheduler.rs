@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hypha_config::{BackendFormat, Flags, SchedulerConfig};
 use hypha_engine::Settings;
-use hypha_model::{NodeRole, Span};
+use hypha_model::{Maximise, NodeRole, Span};
 use hypha_placement::{LoadMetric, Pick, Predictive, Preferences, Strategy};
 
 use crate::{CERTIFICATES, Home};
@@ -216,6 +216,11 @@ fn every_key_takes_effect() {
     let near = good("region = 'lab'\n[scheduler.load_balancing]\nmax_local_wait = '90s'\n");
     assert_eq!(near.settings.preferences.max_local_wait, Span::from_secs(90));
     assert_eq!(near.warnings, Vec::<String>::new());
+    let cheap = good("[scheduler]\nmaximise = 'cost'\n");
+    assert_eq!(cheap.settings.preferences.maximise, Maximise::Cost);
+    assert_eq!(cheap.warnings, Vec::<String>::new());
+    let unused = good("[scheduler]\nselection_algorithm = 'fifo'\nmaximise = 'cost'\n");
+    assert!(unused.warnings[0].contains("only `predictive`"), "{:?}", unused.warnings);
     let unused = good("[scheduler.load_balancing]\nmax_local_wait = 2\n");
     assert!(unused.warnings[0].contains("max_local_wait"), "{:?}", unused.warnings);
     let usual = good("region = 'lab'\n");

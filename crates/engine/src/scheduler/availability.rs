@@ -154,6 +154,10 @@ impl WorkerState {
             {
                 return Some(owner);
             }
+            // The terms of its owner outlast why it was lost.
+            if let Some(RefusalKind::NotServed | RefusalKind::Price) = refused {
+                return Some(Unavailability::NotLeased { refused });
+            }
             let lost = self.lost.and_then(|lost| Some((lost.since, lost.reason?)));
             return Some(match lost {
                 Some((since, reason)) => Unavailability::Lost { since, reason },

@@ -1,7 +1,7 @@
 //! Jobs: the scheduler leases a gang of workers for each, runs a part of the job on every member, and replaces members
 //! that are lost.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hypha_machine::Rows;
@@ -17,7 +17,7 @@ use hypha_model::{
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::{
     AcceptedJob, AdvertView, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent,
-    MarketEventKind, MemberView, RoleView, StoredRun, accounts_of, jobs_of,
+    MarketEventKind, MemberView, RoleView, StoredRun, accounts_of, jobs_of, pool_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::record::Record;
@@ -32,6 +32,15 @@ const MAX_MARKET_EVENTS: usize = 1_024;
 const MAX_GRANT_RECORDS: usize = 16_384;
 /// Workers that are examined for an advert that goes out directly.
 const MAX_CANDIDATES_EXAMINED: usize = 4_096;
+/// Accepted offers of which a late grant is recognised: more than are in flight within a round trip.
+const MAX_ACCEPTS_REMEMBERED: usize = 16_384;
+/// A release is repeated after this long, then after twice as long: a lost one would block the worker for the rest of the
+/// lease.
+const REPEAT_RELEASE_AFTER: Span = Span::from_millis(500);
+/// How often a release is repeated. It is not answered, but a final receipt shows that it has arrived.
+const MAX_RELEASE_REPEATS: u32 = 4;
+/// Releases that are repeated at a time.
+const MAX_RELEASES: usize = 16_384;
 /// How long the part of a member may run without a time limit of its own.
 const DEFAULT_ROLE_TIMEOUT: Span = Span::from_secs(7 * 24 * 3_600);
 
@@ -40,9 +49,14 @@ const DEFAULT_ROLE_TIMEOUT: Span = Span::from_secs(7 * 24 * 3_600);
 pub(super) struct Jobs {
     active: BTreeMap<JobId, Job>,
     ended: BTreeMap<JobId, (Arc<AcceptedJob>, Arc<EndedJob>)>,
-    by_lease: BTreeMap<LeaseId, JobId>,
+    /// The leases of members. The ids are chosen by workers, so another worker's message about one does not count.
+    by_lease: BTreeMap<LeaseId, (JobId, WorkerId)>,
     by_fence: BTreeMap<Fence, (JobId, LeaseId)>,
     grants: BTreeMap<WorkerId, GrantRecord>,
+    /// The requests with which offers were accepted: a grant that comes too late is released.
+    accepts: BTreeSet<u64>,
+    /// Leases that were released, while their workers may not know it.
+    releases: BTreeMap<LeaseId, Releasing>,
     pub(super) accounts: BTreeMap<LeaseId, LeaseAccount>,
     /// The sums of accounts that are no longer kept.
     pub(super) settled: BTreeMap<WorkerId, LedgerSum>,
@@ -52,7 +66,17 @@ pub(super) struct Jobs {
     due: Option<Time>,
 }
 
+/// A lease that was released.
+struct Releasing {
+    worker: WorkerId,
+    epoch: Epoch,
+    again_at: Time,
+    repeats: u32,
+}
+
 struct Job {
+    /// An advert of the pool, not a job that a user submitted: it is not stored, and its members join the pool.
+    is_pool: bool,
     accepted: Arc<AcceptedJob>,
     gang: Gang,
     runs: BTreeMap<LeaseId, Run>,
@@ -70,7 +94,7 @@ impl Job {
     fn new(accepted: Arc<AcceptedJob>, now: Time) -> Job {
         let gang = Gang::new(Arc::clone(&accepted.plan.gang), now);
         let done = vec![0; accepted.plan.gang.roles.len()];
-        Job { accepted, gang, runs: BTreeMap::new(), done, lost: 0 }
+        Job { is_pool: false, accepted, gang, runs: BTreeMap::new(), done, lost: 0 }
     }
 
     fn is_complete(&self) -> bool {
@@ -84,6 +108,8 @@ impl Scheduler {
     /// Continues the jobs of earlier incarnations.
     pub(super) fn recover_jobs(&mut self, now: Time, rows: &Rows) {
         (self.jobs.accounts, self.jobs.settled) = accounts_of(rows);
+        self.recover_pool(now, pool_of(rows));
+        self.jobs.accounts.values_mut().for_each(|account| account.recovered(now));
         for (id, stored) in jobs_of(rows) {
             if let Some(ended) = stored.ended {
                 self.jobs.ended.insert(id, (stored.accepted, ended));
@@ -91,15 +117,17 @@ impl Scheduler {
             }
             let spec = Arc::clone(&stored.accepted.plan.gang);
             let members = stored.runs.values().map(|run| run.member.clone()).collect();
-            let gang = Gang::recover(spec, members, &stored.done, now);
+            let progress = (&stored.done[..], stored.is_formed);
+            let gang = Gang::recover(spec, members, progress, now);
             let mut runs = BTreeMap::new();
             for (lease, stored) in stored.runs {
-                self.jobs.by_lease.insert(lease, id);
+                self.jobs.by_lease.insert(lease, (id, stored.member.worker));
                 self.jobs.by_fence.insert(stored.fence, (id, lease));
                 runs.insert(lease, Run { stored, is_running: false, progress_permille: 0 });
             }
             let (accepted, done) = (stored.accepted, stored.done);
-            self.jobs.active.insert(id, Job { accepted, gang, runs, done, lost: 0 });
+            let is_pool = false;
+            self.jobs.active.insert(id, Job { is_pool, accepted, gang, runs, done, lost: 0 });
         }
         self.jobs.due = self.jobs.earliest();
     }
@@ -129,10 +157,39 @@ impl Scheduler {
         id: JobId,
         step: &mut SchedulerStep,
     ) -> Option<JobState> {
-        if self.jobs.active.contains_key(&id) {
+        if self.jobs.active.get(&id).is_some_and(|job| !job.is_pool) {
             self.end_job(now, id, JobState::Cancelled, None, step);
         }
         self.jobs.ended.get(&id).map(|(_, ended)| ended.state)
+    }
+
+    /// Advertises for workers of the pool.
+    pub(super) fn start_pool_gang(
+        &mut self,
+        now: Time,
+        plan: Arc<JobPlan>,
+        step: &mut SchedulerStep,
+    ) -> JobId {
+        let id = JobId::new(now, &mut self.rng);
+        let accepted = Arc::new(AcceptedJob { id, plan, submitted: now });
+        self.jobs.active.insert(id, Job { is_pool: true, ..Job::new(accepted, now) });
+        self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
+        id
+    }
+
+    /// How many workers an advert of the pool calls for.
+    pub(super) fn gang_wanted(&self, id: JobId) -> u32 {
+        let job = self.jobs.active.get(&id);
+        job.map_or(0, |job| job.gang.spec().roles.iter().map(|role| role.count).sum())
+    }
+
+    /// Withdraws an advert of the pool.
+    pub(super) fn withdraw_gang(&mut self, now: Time, id: JobId, step: &mut SchedulerStep) {
+        if let Some(mut job) = self.jobs.active.remove(&id) {
+            let mut actions = Vec::new();
+            job.gang.release(&mut actions);
+            self.perform_without_job(now, id, actions, step);
+        }
     }
 
     /// Does what is due for gangs.
@@ -146,7 +203,26 @@ impl Scheduler {
         for id in due {
             self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
         }
+        self.repeat_releases(now, step);
         self.jobs.due = self.jobs.earliest();
+    }
+
+    fn repeat_releases(&mut self, now: Time, step: &mut SchedulerStep) {
+        self.jobs.releases.retain(|lease, release| {
+            if release.again_at > now {
+                return true;
+            }
+            let message = ToWorker::ReleaseLease { lease: *lease, epoch: release.epoch };
+            step.send(Effect::ToWorker { worker: release.worker, message });
+            release.repeats += 1;
+            release.again_at = now + REPEAT_RELEASE_AFTER.times(1 << release.repeats);
+            release.repeats < MAX_RELEASE_REPEATS
+        });
+    }
+
+    /// The worker knows that a lease has ended.
+    pub(super) fn release_confirmed(&mut self, lease: LeaseId) {
+        self.jobs.releases.remove(&lease);
     }
 
     /// When a gang is due.
@@ -167,7 +243,9 @@ impl Scheduler {
             FromWorker::NotOffered(advert) => self.not_offered(now, worker, advert, step),
             FromWorker::OfferUnknown(offer) => self.offer_unknown(now, worker, offer, step),
             FromWorker::Preempted { lease, epoch, grace } => {
-                self.preempted(now, (lease, epoch), grace);
+                if self.jobs.is_member(worker, lease) {
+                    self.preempted(now, (lease, epoch), grace);
+                }
             }
             FromWorker::ReceiptIssued(signed) => self.receipt_issued(now, worker, &signed, step),
             FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding } => {
@@ -184,15 +262,15 @@ impl Scheduler {
                 }
             }
             FromWorker::Alive { lease, epoch, nonce, holding, .. }
-                if self.jobs.by_lease.contains_key(&lease) =>
+                if self.jobs.is_member(worker, lease) =>
             {
                 self.member_alive(now, (lease, epoch), nonce, &holding, step);
             }
-            FromWorker::LeaseUnknown { lease, .. } if self.jobs.by_lease.contains_key(&lease) => {
+            FromWorker::LeaseUnknown { lease, .. } if self.jobs.is_member(worker, lease) => {
                 self.member_lost(now, lease, LossReason::Unknown, step);
             }
             FromWorker::Left { epoch, lease: Some(lease) }
-                if self.jobs.by_lease.contains_key(&lease) =>
+                if self.jobs.is_member(worker, lease) =>
             {
                 self.member_lost(now, lease, LossReason::Left, step);
                 let message = ToWorker::ReleaseLease { lease, epoch };
@@ -300,7 +378,7 @@ impl Scheduler {
         reason: LossReason,
         step: &mut SchedulerStep,
     ) {
-        let Some(id) = self.jobs.by_lease.get(&lease).copied() else { return };
+        let Some((id, _)) = self.jobs.by_lease.get(&lease).copied() else { return };
         self.with_job(now, id, step, |gang, context, actions| {
             gang.lease_ended(context, lease, reason, actions);
         });
@@ -314,7 +392,7 @@ impl Scheduler {
         holding: &[(AttemptId, Fence)],
         step: &mut SchedulerStep,
     ) {
-        let Some(id) = self.jobs.by_lease.get(&named.0).copied() else { return };
+        let Some((id, _)) = self.jobs.by_lease.get(&named.0).copied() else { return };
         let Some(job) = self.jobs.active.get_mut(&id) else { return };
         if !job.gang.renewed(now, named, nonce) {
             return;
@@ -332,7 +410,7 @@ impl Scheduler {
     }
 
     fn preempted(&mut self, now: Time, (lease, _): (LeaseId, Epoch), grace: Span) {
-        if let Some(id) = self.jobs.by_lease.get(&lease)
+        if let Some((id, _)) = self.jobs.by_lease.get(&lease)
             && let Some(job) = self.jobs.active.get_mut(id)
         {
             job.gang.preempted(now, lease, grace);
@@ -349,6 +427,10 @@ impl Scheduler {
     ) {
         let job = self.jobs.advertising(offer.advert).filter(|_| offer.worker_id() == worker);
         let Some(id) = job else {
+            // A repeated offer that a gang has accepted: declining it would release the lease of a member.
+            if self.jobs.active.values().any(|job| job.gang.has_offer(worker, offer.id)) {
+                return;
+            }
             let message = ToWorker::DeclineOffer(offer.id);
             return step.send_at_once(Effect::ToWorker { worker, message });
         };
@@ -400,9 +482,21 @@ impl Scheduler {
         step: &mut SchedulerStep,
     ) -> bool {
         let lease = grant.0;
+        if self.jobs.by_lease.get(&lease).is_some_and(|(_, holder)| *holder != worker) {
+            // The id of another worker's lease: the accept stays unanswered.
+            return true;
+        }
         let expected = |job: &Job| job.gang.expects(request) || job.gang.member(lease).is_some();
         let found = self.jobs.active.iter().find(|(_, job)| expected(job)).map(|(id, _)| *id);
-        let Some(id) = found else { return false };
+        let Some(id) = found else {
+            // It comes too late, and its decline may be lost.
+            let is_late = self.jobs.accepts.contains(&request);
+            if is_late {
+                let message = ToWorker::ReleaseLease { lease, epoch: grant.1 };
+                step.send(Effect::ToWorker { worker, message });
+            }
+            return is_late;
+        };
         self.with_job(now, id, step, |gang, context, actions| {
             gang.granted(context, (worker, request), grant, actions);
         });
@@ -486,7 +580,15 @@ impl Scheduler {
         for action in actions {
             self.perform(now, (id, &mut job), action, step);
         }
-        self.jobs.active.insert(id, job);
+        if job.is_pool && job.gang.is_formed() {
+            let members = job.gang.take_members();
+            for member in &members {
+                self.jobs.by_lease.remove(&member.lease);
+            }
+            self.adopt_members(now, id, members, step);
+        } else {
+            self.jobs.active.insert(id, job);
+        }
         self.jobs.due = self.jobs.earliest();
     }
 
@@ -500,6 +602,7 @@ impl Scheduler {
         match action {
             GangAction::Joined(lease) => self.member_joined(now, (id, job), lease, step),
             GangAction::Formed(_) => {
+                step.persist(Record::Job(JobRecord::Formed(id)));
                 for run in job.runs.values() {
                     if let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored) {
                         let worker = run.stored.member.worker;
@@ -511,6 +614,10 @@ impl Scheduler {
             }
             GangAction::Lost { member, reason } => {
                 job.lost += 1;
+                if job.is_pool {
+                    self.jobs.by_lease.remove(&member.lease);
+                    return self.close_account(now, member.lease, step);
+                }
                 if let Some(run) = job.runs.remove(&member.lease) {
                     self.jobs.by_fence.remove(&run.stored.fence);
                 }
@@ -544,6 +651,12 @@ impl Scheduler {
         let Some(member) = job.gang.member(lease).map(|member| member.stored().clone()) else {
             return;
         };
+        if job.is_pool {
+            let (worker, price) = (member.worker, member.price);
+            self.open_account(&member, step);
+            self.jobs.by_lease.insert(lease, (id, worker));
+            return self.jobs.log(now, None, MarketEventKind::Leased { worker, lease, price });
+        }
         let task = TaskId::new(now, &mut self.rng);
         let fence = self.next_fence();
         let (worker, price) = (member.worker, member.price);
@@ -551,7 +664,7 @@ impl Scheduler {
         let attempt = AttemptId { task, number: 1 };
         let run = Arc::new(StoredRun { member, attempt, fence });
         step.persist(Record::Job(JobRecord::MemberJoined { job: id, run: Arc::clone(&run) }));
-        self.jobs.by_lease.insert(lease, id);
+        self.jobs.by_lease.insert(lease, (id, worker));
         self.jobs.by_fence.insert(fence, (id, lease));
         if job.gang.is_formed()
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run)
@@ -614,6 +727,10 @@ impl Scheduler {
                     continue;
                 }
                 GangAction::Accept { worker, offer, role, request, ttl } => {
+                    if self.jobs.accepts.len() >= MAX_ACCEPTS_REMEMBERED {
+                        self.jobs.accepts.pop_first();
+                    }
+                    self.jobs.accepts.insert(request);
                     (worker, ToWorker::AcceptOffer { offer, role, request, ttl })
                 }
                 GangAction::Decline { worker, offer } => (worker, ToWorker::DeclineOffer(offer)),
@@ -624,6 +741,11 @@ impl Scheduler {
                     self.jobs.by_lease.remove(&lease);
                     self.close_account(now, lease, step);
                     self.jobs.log(now, Some(id), MarketEventKind::Released { worker, lease });
+                    if self.jobs.releases.len() < MAX_RELEASES {
+                        let again_at = now + REPEAT_RELEASE_AFTER;
+                        let release = Releasing { worker, epoch, again_at, repeats: 0 };
+                        self.jobs.releases.insert(lease, release);
+                    }
                     // Only what is recorded as left may be released.
                     step.send(Effect::ToWorker {
                         worker,
@@ -670,7 +792,7 @@ impl Scheduler {
 
     /// The job with this id.
     pub fn job(&self, id: JobId) -> Option<JobView> {
-        if let Some(job) = self.jobs.active.get(&id) {
+        if let Some(job) = self.jobs.active.get(&id).filter(|job| !job.is_pool) {
             return Some(job.view());
         }
         self.jobs.ended.get(&id).map(|(accepted, ended)| ended_view(accepted, ended))
@@ -679,7 +801,8 @@ impl Scheduler {
     /// The jobs, the latest first, at most `most`, before the job `before`.
     pub fn jobs(&self, before: Option<JobId>, most: usize) -> Vec<JobView> {
         let is_before = |id: &&JobId| before.is_none_or(|before| **id < before);
-        let active = self.jobs.active.keys().filter(is_before);
+        let users = self.jobs.active.iter().filter(|(_, job)| !job.is_pool);
+        let active = users.map(|(id, _)| id).filter(is_before);
         let ended = self.jobs.ended.keys().filter(is_before);
         let mut ids: Vec<JobId> = active.chain(ended).copied().collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
@@ -731,8 +854,14 @@ impl Scheduler {
 }
 
 impl Jobs {
+    /// Whether this is the lease of a member on this worker.
+    fn is_member(&self, worker: WorkerId, lease: LeaseId) -> bool {
+        self.by_lease.get(&lease).is_some_and(|(_, holder)| *holder == worker)
+    }
+
     fn earliest(&self) -> Option<Time> {
-        self.active.values().filter_map(|job| job.gang.wake_at()).min()
+        let releases = self.releases.values().map(|release| release.again_at);
+        self.active.values().filter_map(|job| job.gang.wake_at()).chain(releases).min()
     }
 
     fn advertising(&self, advert: AdvertId) -> Option<JobId> {

@@ -172,6 +172,28 @@ impl FailureStreak {
 }
 
 impl Scheduler {
+    /// Whether another executor that is in use serves all models that this one serves.
+    fn has_alternative(&self, slot: WorkerSlot, executor: usize) -> bool {
+        let state = |at: usize| self.workers.get(at).and_then(Option::as_ref);
+        let of = state(slot.0 as usize).and_then(|state| state.worker.executors.get(executor));
+        let Some(own) = of else { return false };
+        let serves_as_much = |other: &hypha_model::Executor| {
+            let serves_any = other.models.is_empty();
+            let has_all = !own.models.is_empty() && own.models.iter().all(|m| other.serves(m));
+            other.class == own.class && (serves_any || has_all)
+        };
+        (0..self.workers.len()).any(|at| {
+            let other = WorkerSlot(at as u32);
+            let Some(known) = state(at).filter(|known| known.unavailability().is_none()) else {
+                return false;
+            };
+            known.worker.executors.iter().enumerate().any(|(index, it)| {
+                let is_own = (other, index) == (slot, executor);
+                !is_own && serves_as_much(it) && !self.placement.is_suspended(other, index)
+            })
+        })
+    }
+
     /// Counts a failure. A worker or an executor with too many in a row is quarantined for a while, then used again.
     pub(super) fn record_failure(
         &mut self,
@@ -200,6 +222,15 @@ impl Scheduler {
         if failures < max || streak.quarantine.is_some() {
             return;
         }
+        // Quarantine sends tasks elsewhere. Without an elsewhere, it would only take the model away from clients whose
+        // requests the back end can answer.
+        if let FaultOrigin::BackEnd(at) = origin
+            && !self.has_alternative(slot, at)
+        {
+            return;
+        }
+        let Some(Some(state)) = self.workers.get_mut(slot.0 as usize) else { return };
+        let Some(streak) = state.streaks.of(origin) else { return };
         let doublings = streak.quarantines.min(MAX_DOUBLINGS);
         streak.quarantines = streak.quarantines.saturating_add(1);
         let until = now + self.settings.quarantine.times(1 << doublings);

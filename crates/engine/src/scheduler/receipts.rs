@@ -48,7 +48,8 @@ impl Scheduler {
 
     pub(super) fn open_account(&mut self, member: &StoredMember, step: &mut SchedulerStep) {
         let (worker, price, joined) = (member.worker, member.price, member.joined);
-        let account = LeaseAccount { worker, price, joined, left: None, last: None };
+        let ttl = member.ttl;
+        let account = LeaseAccount { worker, price, ttl, joined, left: None, last: None };
         self.put_account(member.lease, account, step);
         self.settle_oldest(step);
     }
@@ -70,8 +71,10 @@ impl Scheduler {
         signed: &SignedReceipt,
         step: &mut SchedulerStep,
     ) {
-        if self.countersign(now, worker, signed, step).is_err() {
-            self.counts.receipts_refused += 1;
+        match self.countersign(now, worker, signed, step) {
+            Ok(()) if signed.receipt.is_final => self.release_confirmed(signed.receipt.lease),
+            Ok(()) => {}
+            Err(_) => self.counts.receipts_refused += 1,
         }
     }
 
@@ -109,9 +112,13 @@ impl Scheduler {
             return;
         }
         let is_over = |(_, account): &(&LeaseId, &LeaseAccount)| account.left.is_some();
-        let Some(lease) = self.jobs.accounts.iter().find(is_over).map(|(lease, _)| *lease) else {
-            return;
+        let is_final = |account: &LeaseAccount| {
+            account.last.as_ref().is_some_and(|last| last.receipt.is_final)
         };
+        // One that has its last receipt, if there is one: nothing more can come for it.
+        let mut over = self.jobs.accounts.iter().filter(is_over);
+        let settled = over.clone().find(|(_, account)| is_final(account)).or_else(|| over.next());
+        let Some(lease) = settled.map(|(lease, _)| *lease) else { return };
         let Some(account) = self.jobs.accounts.remove(&lease) else { return };
         let sum = self.jobs.settled.entry(account.worker).or_default();
         if let Some(last) = &account.last {

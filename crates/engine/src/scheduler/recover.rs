@@ -78,6 +78,8 @@ impl Scheduler {
             deferred: Deferred::default(),
             jobs: super::jobs::Jobs::default(),
             notary: None,
+            pool: super::pool::Pool::default(),
+            registered: BTreeSet::new(),
             budget: 0,
             settings,
         };

@@ -1,5 +1,6 @@
 //! What an operator can set.
 
+use hypha_market::PoolSettings;
 use hypha_model::{Name, Span};
 use hypha_placement::{Preferences, Strategy};
 
@@ -39,6 +40,8 @@ pub struct Settings {
     /// The most items of one kind that a step handles, such as attempts of a lost worker: at up to ten microseconds
     /// each, other events wait for a few milliseconds at most. At least 1; steps that follow at once do the rest.
     pub items_per_step: usize,
+    /// Lease workers for tasks at a price, as needed; without it, every worker that is found is used, at no price.
+    pub pool: Option<PoolSettings>,
     /// The scheduler's organisation, as its certificate says. Receipts name it.
     pub organisation: Option<Name>,
     /// A planted fault; has no effect without the `mutants` feature.
@@ -78,6 +81,7 @@ impl Default for Settings {
             save_interval: Span::from_secs(30),
             min_plan_interval: Span::from_millis(1),
             items_per_step: 256,
+            pool: None,
             organisation: None,
             mutant: None,
         }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use hypha_model::{
-    FailureKind, GpuIds, JobId, Requirement, TaskError, TaskId, TaskResult, TaskSpec, TaskState,
-    Time, Worker, WorkerId,
+    DeadlinePolicy, FailureKind, GpuIds, JobId, Requirement, Span, TaskError, TaskId, TaskResult,
+    TaskSpec, TaskState, Time, Worker, WorkerId,
 };
-use hypha_placement::{AttemptEnd, NamedGpus, PlacementRequest, Strategy, StrategyError, TaskRef};
+use hypha_placement::{
+    AttemptEnd, DeadlineOutlook, NamedGpus, PlacementRequest, Strategy, StrategyError, TaskRef,
+};
 use hypha_predict::{LookupTable, Mode, NoLookupTable};
 
 use super::{Effect, Notice, Scheduler, SchedulerStep, Task};
@@ -93,6 +95,8 @@ pub struct Submitted {
     pub worker: Option<WorkerId>,
     /// Whether it is the earlier task of a repeated key.
     pub repeated: bool,
+    /// Whether it is expected to end before its deadline, if it has one and a worker could run it.
+    pub deadline: Option<DeadlineOutlook>,
 }
 
 /// Why a task was not accepted.
@@ -116,6 +120,13 @@ pub enum SubmitRejection {
     GpusUnknown(GpuIds),
     /// These GPUs, which it names, are in use on every worker that has them.
     GpusTaken(GpuIds),
+    /// No worker can meet its deadline, and it was to be refused in that case.
+    DeadlineUnreachable {
+        /// What the fastest worker is expected to take at least.
+        least: Span,
+        /// The time until the deadline.
+        left: Span,
+    },
 }
 
 impl Scheduler {
@@ -142,6 +153,7 @@ impl Scheduler {
             }
             Command::RegisterWorker(worker) => {
                 self.readmit(worker.id, step);
+                self.registered.insert(worker.id);
                 self.worker_found(now, worker, step);
                 Reply::WorkerRegistered
             }
@@ -172,7 +184,8 @@ impl Scheduler {
             if let Some(first) = self.by_key.get(key) {
                 let known = self.by_id.get(first).copied();
                 let worker = known.and_then(|task| self.worker_of(task));
-                return Ok(Submitted { task: *first, worker, repeated: true });
+                let deadline = known.and_then(|task| self.deadline_outlook(task, now));
+                return Ok(Submitted { task: *first, worker, repeated: true, deadline });
             }
         }
         if self.by_id.len() >= self.settings.max_queue {
@@ -187,6 +200,7 @@ impl Scheduler {
             }
         }
         self.check_named_gpus(&task.spec.requirement)?;
+        self.check_deadline(&task.spec)?;
         let accepted = Arc::new(AcceptedTask {
             id: self.next_id(now),
             deadline: task.spec.requirement.deadline.map(|span| now + span),
@@ -223,7 +237,36 @@ impl Scheduler {
         }
         self.counts.submitted += 1;
         self.arm_task(reference);
-        Ok(Submitted { task: id, worker, repeated: false })
+        let deadline = self.deadline_outlook(reference, now);
+        Ok(Submitted { task: id, worker, repeated: false, deadline })
+    }
+
+    /// A client may prefer a refusal to a task that is expected to expire. A prediction may be wrong, so it must be
+    /// too long even without its error. Where no worker could run the task at all, nothing is known: it waits for one.
+    fn check_deadline(&mut self, spec: &TaskSpec) -> Result<(), SubmitRejection> {
+        let requirement = &spec.requirement;
+        let Some(left) = requirement.deadline else { return Ok(()) };
+        if requirement.deadline_policy == DeadlinePolicy::Accept {
+            return Ok(());
+        }
+        let query = self.predictor.query(spec);
+        let least_s = self.placement.least_run_s(requirement, &query, &self.predictor);
+        let least = Span::from_secs_f64(least_s.unwrap_or(0.0));
+        if least <= left {
+            return Ok(());
+        }
+        self.counts.rejected += 1;
+        Err(SubmitRejection::DeadlineUnreachable { least, left })
+    }
+
+    /// Whether a task is expected to end before its deadline.
+    pub(super) fn deadline_outlook(
+        &self,
+        reference: TaskRef,
+        now: Time,
+    ) -> Option<DeadlineOutlook> {
+        self.task(reference)?.accepted.deadline?;
+        self.placement.deadline_outlook(reference, &self.predictor, now)
     }
 
     /// A task that names GPUs is accepted only if a worker has them free now: a client that pins its tasks keeps the

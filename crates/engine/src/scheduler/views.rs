@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hypha_model::{FailureKind, Name, Span, TaskId, TaskState, Time, Worker, WorkerId};
 use hypha_placement::{
-    Explanation, Statistics, Strategy, TaskRef, TenantView, WaitingReasons, WorkerSlot, WorkerView,
+    DeadlineOutlook, Explanation, Statistics, Strategy, TaskRef, TenantView, WaitingReasons,
+    WorkerSlot, WorkerView,
 };
 use hypha_predict::Mode;
 use serde::Serialize;
@@ -89,6 +90,8 @@ pub struct TaskView {
     pub failed: FailedAttempts,
     /// Why it has this worker, or none.
     pub explanation: Option<Explanation>,
+    /// Whether it is expected to end before its deadline, if it has one and a worker could run it.
+    pub deadline: Option<DeadlineOutlook>,
 }
 
 impl Counts {
@@ -161,6 +164,7 @@ impl Scheduler {
                 .explanation(reference)
                 .cloned()
                 .or_else(|| reasons.of(reference, now)),
+            deadline: self.deadline_outlook(reference, now),
         })
     }
 

@@ -139,8 +139,11 @@ impl Scheduler {
     /// A worker was found again: requests a lease without waiting for the next retry. A worker that was removed may
     /// have attempts to finish.
     fn request_lease_now(&mut self, now: Time, worker: WorkerId, step: &mut SchedulerStep) {
+        let is_pooled = self.is_pooled(worker);
         if let Some((slot, state)) = self.state_of(worker) {
-            if let HeldLease::Requested { retry_at, .. } = &mut state.lease {
+            if let HeldLease::Requested { retry_at, .. } = &mut state.lease
+                && !is_pooled
+            {
                 *retry_at = now;
             }
             self.worker_due(now, slot, step);
@@ -154,6 +157,7 @@ impl Scheduler {
         health: Health,
         step: &mut SchedulerStep,
     ) -> WorkerSlot {
+        let first_request = if self.is_pooled(worker.id) { Time::MAX } else { now };
         let predict = self.predictor.add_worker(worker.id, worker.hardware.as_ref());
         let hardware = self.predictor.hardware(worker.hardware.as_ref());
         let slot = self.placement.add_worker(Arc::clone(&worker), predict, hardware, health, now);
@@ -170,7 +174,7 @@ impl Scheduler {
             loss_counted: false,
             last_heard: now,
             is_unresponsive: false,
-            lease: HeldLease::request_at(now, now),
+            lease: HeldLease::request_at(now, first_request),
             portion: None,
             draining: false,
             replaced: false,
@@ -398,6 +402,10 @@ impl Scheduler {
         let Some(sent) = state.lease.renewed(named, answered) else { return };
         self.placement.record_contact(slot, now.since(sent), now);
         self.set_portion(now, slot, portion, step);
+        if self.unreconciled.contains_key(&worker) {
+            // A worker of the pool, whose lease outlived a restart of the scheduler.
+            self.reconcile_after_grant(now, worker, slot, holding, step);
+        }
         self.mark_reachable(now, slot, sent);
         self.arm_worker(slot);
         self.reconcile(now, worker, slot, (sent, holding), step);
@@ -514,7 +522,7 @@ impl Scheduler {
         reason: &'static str,
         step: &mut SchedulerStep,
     ) {
-        let Some(slot) = self.drop_lease(now, worker, reason) else { return };
+        let Some(slot) = self.drop_lease(now, worker, reason, step) else { return };
         self.fail_all_of(now, slot, Failure::WorkerLost(reason.to_owned()), step);
         self.worker_due(now, slot, step);
     }
@@ -530,7 +538,7 @@ impl Scheduler {
         if !self.ran_out_in_stall(until) {
             return self.worker_lost(now, worker, "the lease has expired", step);
         }
-        let Some(slot) = self.drop_lease(now, worker, STALLED) else { return };
+        let Some(slot) = self.drop_lease(now, worker, STALLED, step) else { return };
         self.fail_all_of(now, slot, Failure::Interrupted(STALLED), step);
         self.worker_due(now, slot, step);
     }
@@ -541,11 +549,14 @@ impl Scheduler {
         now: Time,
         worker: WorkerId,
         reason: &'static str,
+        step: &mut SchedulerStep,
     ) -> Option<WorkerSlot> {
+        let next_request = if self.is_pooled(worker) { Time::MAX } else { now };
+        self.left_pool(now, worker, step);
         let (slot, state) = self.state_of(worker)?;
         let had_lease = state.lease().is_some();
         state.mark_lost(now, reason);
-        state.lease = HeldLease::request_at(now, now);
+        state.lease = HeldLease::request_at(now, next_request);
         self.placement.set_available(slot, false, now);
         self.counts.leases_lost += u64::from(had_lease);
         Some(slot)

@@ -25,9 +25,13 @@ impl WorkerMachine {
     ) {
         let request = wanted.request;
         wanted.ttl = wanted.ttl.min(MAX_TTL);
-        let answer = match self.is_leaving || self.is_refused_by_owner(from, step) {
-            true => LeaseDecision::Refused(RefusalKind::Unavailable),
-            false => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
+        let refused = match self.is_leaving {
+            true => Some(RefusalKind::Unavailable),
+            false => self.owner_refusal(from, step),
+        };
+        let answer = match refused {
+            Some(kind) => LeaseDecision::Refused(kind),
+            None => self.book.request(now, from, &wanted, || LeaseId::new(now, &mut self.rng)),
         };
         match answer {
             LeaseDecision::Granted(granted) => {
@@ -98,6 +102,11 @@ impl WorkerMachine {
         }
         if self.has_unreachable() {
             self.send_unreachable(from, step);
+        }
+        if let Some(until) = self.book.taken_back(holder) {
+            // The notice may have been lost, and the renewal must not be taken for more.
+            let grace = until.since(now);
+            send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
         }
         self.choose_executors(holder);
         let (usage, holding) = (self.usage, self.holding_for(holder));

@@ -1,7 +1,7 @@
 //! Adverts and offers: the worker's arbiter. It compares adverts, reserves capacity in the one lease book, and offers what
 //! is reserved. A reservation that is accepted is a lease like any other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_market::{
@@ -66,15 +66,26 @@ struct KnownScheduler {
 }
 
 impl WorkerMachine {
-    /// An incarnation with these terms of its owner.
+    /// An incarnation that is offered on these terms.
     pub fn with_terms(mut self, terms: Terms) -> WorkerMachine {
         self.market.terms = terms;
         self
     }
 
-    /// The terms of the owner.
+    /// An incarnation that others reach through a relay, if `is_relayed`.
+    pub fn with_reachability(mut self, is_relayed: bool) -> WorkerMachine {
+        self.market.is_relayed = is_relayed;
+        self
+    }
+
+    /// The terms on which it is offered.
     pub fn terms(&self) -> &Terms {
         &self.market.terms
+    }
+
+    /// How many leases it has for offers that were accepted.
+    pub fn fixed_leases(&self) -> usize {
+        self.book.holders().filter(|holder| holder.offer.is_some()).count()
     }
 
     /// The organisation of a scheduler that has connected.
@@ -88,14 +99,17 @@ impl WorkerMachine {
             known.organisation = from.organisation;
             return;
         }
-        if schedulers.len() >= MAX_SCHEDULERS
-            && let Some(first) = schedulers.keys().next().copied()
-        {
-            schedulers.remove(&first);
+        let is_full = schedulers.len() >= MAX_SCHEDULERS;
+        if is_full {
+            // The new one replaces one without a lease, whose organisation is learned again when it reconnects.
+            let holders: BTreeSet<SchedulerId> =
+                self.book.holders().map(|holder| holder.scheduler).collect();
+            let unused = schedulers.keys().find(|known| !holders.contains(known)).copied();
+            let Some(unused) = unused else { return };
+            schedulers.remove(&unused);
         }
-        let known =
-            KnownScheduler { organisation: from.organisation, record: SchedulerRecord::default() };
-        schedulers.insert(from.scheduler, known);
+        let (organisation, record) = (from.organisation, SchedulerRecord::default());
+        schedulers.insert(from.scheduler, KnownScheduler { organisation, record });
     }
 
     pub(super) fn reachability_changed(&mut self, is_relayed: bool) {
@@ -254,8 +268,13 @@ impl WorkerMachine {
             let needs = |(at, _): &(u16, Money)| {
                 Some(Arc::clone(&open.advert.roles.get(usize::from(*at))?.requirement))
             };
+            let of_pool = || {
+                let role = open.advert.roles.get(usize::from(open.roles.first()?.0))?;
+                role.wants_all.then(|| FixedPortion::AllFree(Arc::clone(&role.requirement)))
+            };
             let portion = match self.market.terms.pricing {
                 Pricing::Whole => FixedPortion::Whole,
+                Pricing::Flexible if let Some(all) = of_pool() => all,
                 Pricing::Flexible => {
                     FixedPortion::AnyOf(open.roles.iter().filter_map(needs).collect())
                 }

@@ -1,13 +1,22 @@
 //! The owner of the machine: while the worker is paused, outside its hours or in use by its owner, nothing new begins.
-//! What runs goes on, and leases are kept.
+//! What runs goes on, and leases are kept. Schedulers that the owner's terms do not serve get no lease.
 
-use hypha_market::{OwnerReason, OwnerState};
+use hypha_market::{Advertiser, OwnerReason, OwnerState};
 use hypha_model::{Refusal, RefusalKind, SchedulerId, Time};
 
 use super::{RunPhase, WorkerMachine, WorkerStep, send_message_at_once};
 use crate::message::FromWorker;
 
 impl WorkerMachine {
+    /// An incarnation that starts with these schedulers connected.
+    pub fn with_schedulers(
+        mut self,
+        connected: impl IntoIterator<Item = Advertiser>,
+    ) -> WorkerMachine {
+        connected.into_iter().for_each(|scheduler| self.scheduler_connected(scheduler));
+        self
+    }
+
     /// An incarnation that starts in this state of its owner.
     pub fn with_owner(mut self, state: OwnerState) -> WorkerMachine {
         self.owner = state;
@@ -37,13 +46,23 @@ impl WorkerMachine {
         }
     }
 
-    /// Whether a scheduler gets no lease because of the owner; it learns the reason. The holder of a lease keeps it.
-    pub(super) fn is_refused_by_owner(&self, from: SchedulerId, step: &mut WorkerStep) -> bool {
-        let is_refused = !self.takes_new_work() && self.lease_of(from).is_none();
-        if is_refused {
-            self.send_unreachable(from, step);
+    /// Why a scheduler gets no shared lease because of the owner; it learns the reason. The holder of a lease keeps it.
+    pub(super) fn owner_refusal(
+        &self,
+        from: SchedulerId,
+        step: &mut WorkerStep,
+    ) -> Option<RefusalKind> {
+        if self.lease_of(from).is_some() {
+            return None;
         }
-        is_refused
+        let by_terms = self.terms().shared_lease_refusal(self.organisation_of(from));
+        by_terms.or_else(|| {
+            if self.takes_new_work() {
+                return None;
+            }
+            self.send_unreachable(from, step);
+            Some(RefusalKind::Unavailable)
+        })
     }
 
     /// Whether some executors, or all because of the owner, should get no tasks.

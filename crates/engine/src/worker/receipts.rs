@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hypha_market::{Holder, Notary, Portion, Receipt, SignedReceipt};
 use hypha_model::{LeaseId, Money, Name, SchedulerId, Span, Time};
+use serde::{Deserialize, Serialize};
 
 use super::{WorkerMachine, WorkerRecord, WorkerStep, send_message};
 use crate::message::FromWorker;
@@ -17,7 +18,7 @@ const MAX_UNCONFIRMED: usize = 4_096;
 const REPEAT_AFTER: Span = Span::from_secs(10);
 
 /// What is durable of the receipts of a lease.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredReceipts {
     /// The last one that the worker signed.
     pub issued: Arc<SignedReceipt>,
@@ -57,14 +58,16 @@ impl StoredReceipts {
 }
 
 impl WorkerMachine {
-    /// An incarnation that signs receipts, and has these of earlier ones that are not countersigned.
+    /// An incarnation that signs receipts, and has these of earlier ones that are not countersigned. If they are too many,
+    /// the last ones are repeated.
     pub fn with_receipts(
         mut self,
         notary: Arc<dyn Notary>,
         unconfirmed: Vec<StoredReceipts>,
     ) -> WorkerMachine {
         self.receipts.notary = Some(notary);
-        for stored in unconfirmed.into_iter().filter(|stored| !stored.is_confirmed()) {
+        let unconfirmed = unconfirmed.into_iter().rev().filter(|stored| !stored.is_confirmed());
+        for stored in unconfirmed.take(MAX_UNCONFIRMED) {
             let receipt = &stored.issued.receipt;
             let account = Account {
                 holder: receipt.scheduler,
@@ -77,6 +80,8 @@ impl WorkerMachine {
             };
             self.receipts.accounts.insert(receipt.lease, account);
         }
+        // At once: nothing else reminds this incarnation of them.
+        self.receipts.repeat_at = (!self.receipts.accounts.is_empty()).then_some(Time::ZERO);
         self
     }
 

@@ -123,10 +123,15 @@ fn a_few_errors_of_a_back_end_are_retried_once_elsewhere_and_do_not_quarantine()
 /// The number of tasks after which it is quarantined.
 const MAX_ERRORS_ANSWERED: usize = 10;
 
-/// One task after the other is submitted, gets the status from the only back end, and again when it is retried.
+/// A task for which worker 2 has too few cores.
+fn large() -> hypha_engine::NewTask {
+    with_spec(|spec| spec.requirement.cpu_milli = 2_000)
+}
+
+/// One large task after the other is submitted, gets the status from worker 1, and again when it is retried.
 fn answer(rig: &mut Rig, status: u16, tasks: usize) {
     for _ in 0..tasks {
-        let (id, first) = rig.dispatched(task());
+        let (id, first) = rig.dispatched(large());
         rig.finish_with(&first, Outcome::Failed(answered(status)));
         if rig.scheduler.workers(rig.now)[0].0.available {
             pass_backoff(rig, id);
@@ -142,10 +147,13 @@ fn answer(rig: &mut Rig, status: u16, tasks: usize) {
 #[test]
 fn a_back_end_that_answers_every_task_with_an_error_is_quarantined() {
     let mut rig = Rig::with_workers(&[1]);
+    let mut small = worker(2);
+    small.capacity.cpu_milli = 1_000;
+    rig.join_as(small);
     let is_available = |rig: &Rig| rig.scheduler.workers(rig.now)[0].0.available;
     answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
     assert!(is_available(&rig), "a task counts once, although it was retried there");
-    let (_, assignment) = rig.dispatched(task());
+    let (_, assignment) = rig.dispatched(large());
     rig.finish(&assignment);
     answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
     assert!(is_available(&rig), "a success clears the count");
@@ -164,11 +172,22 @@ fn a_back_end_that_answers_every_task_with_an_error_is_quarantined() {
     rig.wait(rig.settings.quarantine);
     assert!(!is_available(&rig));
     rig.wait(rig.settings.quarantine);
-    let (_, assignment) = rig.dispatched(task());
+    let (_, assignment) = rig.dispatched(large());
     rig.finish(&assignment);
     answer(&mut rig, 500, MAX_ERRORS_ANSWERED - 1);
     assert!(is_available(&rig));
     assert_eq!(rig.scheduler.counts().quarantines, 2);
+}
+
+/// Quarantine would send its tasks nowhere, and take the model away from clients whose requests it can answer.
+#[test]
+fn the_only_back_end_of_a_model_is_not_quarantined_for_errors_that_it_answers() {
+    let mut rig = Rig::with_workers(&[1]);
+    answer(&mut rig, 500, 3 * MAX_ERRORS_ANSWERED);
+    assert!(rig.scheduler.workers(rig.now)[0].0.available);
+    assert_eq!(rig.scheduler.counts().quarantines, 0);
+    let (_, assignment) = rig.dispatched(task());
+    rig.finish(&assignment);
 }
 
 #[test]

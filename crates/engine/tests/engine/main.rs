@@ -7,6 +7,7 @@ mod deferred;
 mod harness;
 mod interactive;
 mod machines;
+mod market;
 mod memory;
 mod noise;
 mod quarantine;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hypha_engine::{Command, NewTask, Record, Reply, Settings, SubmitRejection};
-use hypha_model::{Span, TaskState};
+use hypha_model::{DeadlinePolicy, Requirement, Span, TaskSpec, TaskState};
+use hypha_placement::DeadlineStatus;
 
 use crate::harness::*;
 
@@ -216,4 +217,65 @@ fn statistics_and_health_count_what_was_done() {
     let health = worker.health;
     assert_eq!((health.completed, health.failed, health.consecutive_failures), (1, 1, 1));
     assert!(health.last_seen > hypha_model::Time::ZERO && health.last_seen <= rig.now);
+}
+
+/// A worker on which tasks are known to take ten milliseconds.
+fn measured() -> Rig {
+    let mut rig = Rig::with_workers(&[1]);
+    for _ in 0..50 {
+        let (_, assignment) = rig.dispatched(task());
+        rig.start(&assignment);
+        rig.wait(Span::from_millis(10));
+        rig.finish(&assignment);
+    }
+    rig
+}
+
+fn within(deadline_ms: u64, deadline_policy: DeadlinePolicy) -> NewTask {
+    let deadline = Some(Span::from_millis(deadline_ms));
+    let requirement = Requirement { deadline, deadline_policy, ..Requirement::default() };
+    NewTask { spec: Arc::new(TaskSpec { requirement, ..TaskSpec::default() }), ..task() }
+}
+
+#[test]
+fn deadline_that_no_worker_can_meet_is_refused_or_marked() {
+    use DeadlinePolicy::{Accept, Refuse};
+    let mut rig = measured();
+    let rejected = rig.scheduler.counts().rejected;
+    let Err(SubmitRejection::DeadlineUnreachable { least, left }) =
+        rig.try_submit(within(2, Refuse))
+    else {
+        panic!("it is accepted")
+    };
+    assert_eq!(left, Span::from_millis(2));
+    assert!(least > left && least <= Span::from_millis(10), "{least}");
+    assert_eq!(rig.scheduler.counts().rejected, rejected + 1);
+    assert_eq!(rig.scheduler.open_tasks(), 0);
+    assert_eq!(rig.persisted().count(), 0, "a refusal leaves no record");
+
+    let marked = |rig: &mut Rig, task| {
+        let submitted = rig.try_submit(task).unwrap();
+        let outlook = submitted.deadline.expect("an outlook");
+        assert_eq!(rig.view(submitted.task).deadline.map(|it| it.status), Some(outlook.status));
+        assert!(outlook.finish > rig.now);
+        rig.ask(Command::CancelTask(submitted.task));
+        outlook.status
+    };
+    assert_eq!(marked(&mut rig, within(2, Accept)), DeadlineStatus::Unreachable);
+    assert_eq!(marked(&mut rig, within(1_000, Accept)), DeadlineStatus::OnTrack);
+    assert_eq!(marked(&mut rig, within(1_000, Refuse)), DeadlineStatus::OnTrack);
+}
+
+#[test]
+fn deadline_is_not_refused_without_knowledge() {
+    // Nothing was measured: a guess is no reason to refuse.
+    let mut rig = Rig::with_workers(&[1]);
+    assert!(rig.try_submit(within(2, DeadlinePolicy::Refuse)).is_ok());
+    // No worker: one may come.
+    let mut rig = Rig::new(Settings::default());
+    let submitted = rig.try_submit(within(2, DeadlinePolicy::Refuse)).unwrap();
+    assert_eq!((submitted.deadline, rig.view(submitted.task).deadline), (None, None));
+    // Without a deadline there is nothing to expect.
+    let submitted = measured().try_submit(task()).unwrap();
+    assert_eq!(submitted.deadline, None);
 }

@@ -1,5 +1,7 @@
 //! Unreachable back ends: nothing ran there, so no attempt is used up, and they get no tasks until they are reachable.
 
+use std::sync::Arc;
+
 use hypha_engine::record::NO_WORKER_LEFT;
 use hypha_engine::scheduler::Unavailability;
 use hypha_engine::{
@@ -285,6 +287,25 @@ fn a_paused_worker_gets_no_tasks_and_the_reason_is_shown() {
     set_unreachable(&mut rig, &[]);
     rig.receive(1, FromWorker::Unreachable { executors: vec![], owner: None });
     assert_eq!(why(&rig), None);
-    rig.wait(secs(60));
+    rig.wait(secs(5));
     assert_eq!(rig.view(id).attempts, 2);
+}
+
+/// A worker was lost and is back with terms that do not serve this scheduler: they are the reason.
+#[test]
+fn terms_of_the_owner_are_shown_rather_than_that_the_worker_was_lost() {
+    for kind in [RefusalKind::NotServed, RefusalKind::Price] {
+        let mut rig = joined(Settings::default(), of_models(1));
+        rig.silence(1);
+        rig.event(SchedulerEvent::WorkerDisconnected(worker_id(1)));
+        rig.event(SchedulerEvent::WorkerFound(Arc::new(of_models(1))));
+        let requested = rig.sent_to(1).into_iter().find_map(|message| match message {
+            ToWorker::RequestLease(LeaseRequest { request, .. }) => Some(request),
+            _ => None,
+        });
+        let refusal = Refusal::without_amount(kind);
+        rig.receive(1, FromWorker::LeaseRefused { request: requested.unwrap(), refusal });
+        let why = rig.scheduler.unavailability_of(worker_id(1), None);
+        assert_eq!(why, Some(Unavailability::NotLeased { refused: Some(kind) }));
+    }
 }

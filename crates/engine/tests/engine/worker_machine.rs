@@ -8,9 +8,10 @@ use hypha_engine::{
     WorkerStep,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
+use hypha_market::{Advertiser, Terms};
 use hypha_model::{
-    AttemptId, Epoch, Fence, LeaseId, Refusal, RefusalKind, Requirement, Rng, SchedulerId, Span,
-    TaskId, TaskSpec, Time, Usage, Worker,
+    AttemptId, Epoch, Fence, LeaseId, Money, Refusal, RefusalKind, Requirement, Rng, SchedulerId,
+    Span, TaskId, TaskSpec, Time, Usage, Worker,
 };
 
 use crate::harness::{Committed, START, commit, completed, name, secs, step, worker};
@@ -532,6 +533,66 @@ fn a_paused_worker_keeps_what_runs_and_returns_what_waits() {
     assert_eq!(rig.sent(), [FromWorker::Unreachable { executors: vec![], owner: None }]);
     let begun = rig.dispatch(4);
     assert_eq!(rig.started(), [begun]);
+    assert!(rig.request(2, 2, 100).is_some());
+}
+
+fn connected(n: u8, organisation: &str) -> WorkerEvent {
+    let organisation = name(organisation);
+    WorkerEvent::SchedulerConnected(Advertiser { scheduler: scheduler(n), organisation })
+}
+
+#[test]
+fn only_organisations_that_are_served_get_a_lease() {
+    let mut rig = Rig::new();
+    let organisations = Some([(name("lab"), None)].into());
+    rig.machine = rig.machine.with_terms(Terms { organisations, ..Terms::default() });
+    rig.event(connected(1, "lab"));
+    rig.event(connected(2, "acme"));
+    assert!(rig.request(1, 1, 100).is_some());
+    for (n, whose) in [(2, "another organisation"), (3, "unknown")] {
+        rig.request(n, 1, 100);
+        let refusal = Refusal::without_amount(RefusalKind::NotServed);
+        assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 1, refusal }], "{whose}");
+    }
+    // A scheduler that is served learns of a pause, and the others do not.
+    let state = OwnerState { is_paused: true, ..OwnerState::default() };
+    rig.event(WorkerEvent::OwnerChanged(state));
+    rig.event(connected(3, "lab"));
+    rig.request(3, 2, 100);
+    assert!(matches!(rig.sent()[0], FromWorker::Unreachable { owner: Some(_), .. }));
+    rig.request(2, 2, 100);
+    assert!(matches!(rig.sent()[..], [FromWorker::LeaseRefused { .. }]));
+}
+
+#[test]
+fn worker_that_asks_for_a_price_grants_no_shared_lease() {
+    let mut rig = Rig::new();
+    let floor = Money::from_micros(1);
+    rig.machine = rig.machine.with_terms(Terms { price: floor, floor, ..Terms::default() });
+    assert_eq!(rig.machine.terms().floor, floor);
+    rig.event(connected(1, "lab"));
+    assert_eq!(rig.request(1, 1, 100), None);
+    let refusal = Refusal::without_amount(RefusalKind::Price);
+    assert_eq!(rig.sent(), [FromWorker::LeaseRefused { request: 1, refusal }]);
+}
+
+#[test]
+fn organisation_of_a_lease_holder_is_not_forgotten() {
+    let mut rig = Rig::new();
+    let organisations = Some([(name("lab"), None)].into());
+    rig.machine = rig.machine.with_terms(Terms { organisations, ..Terms::default() });
+    rig.event(connected(1, "lab"));
+    rig.event(connected(2, "lab"));
+    assert!(rig.request(1, 1, 100).is_some());
+    for number in 0..2_000 {
+        let scheduler = SchedulerId::new(START, &mut Rng::new(number));
+        let organisation = name("acme");
+        rig.event(WorkerEvent::SchedulerConnected(Advertiser { scheduler, organisation }));
+    }
+    rig.wake(secs(101));
+    assert!(rig.request(1, 2, 100).is_some(), "it held a lease while others connected");
+    assert_eq!(rig.request(2, 1, 100), None, "there is room for a limited number");
+    rig.event(connected(2, "lab"));
     assert!(rig.request(2, 2, 100).is_some());
 }
 

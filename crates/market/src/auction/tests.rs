@@ -23,6 +23,7 @@ fn advert(roles: &[RoleCase], offers_wanted: u32) -> Arc<Advert> {
         requirement: Arc::new(Requirement { cpu_milli: 1_000, ..Requirement::default() }),
         count: *count,
         minimum: *minimum,
+        wants_all: false,
         bid: Money::from_micros(*bid),
     };
     Arc::new(Advert {

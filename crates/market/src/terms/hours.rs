@@ -62,6 +62,11 @@ impl Hours {
         Ok(Hours { ranges: Some(ranges) })
     }
 
+    /// Whether every time is within them because no ranges were given.
+    pub fn is_always(&self) -> bool {
+        self.ranges.is_none()
+    }
+
     /// Whether a time is within the hours.
     pub fn contains(&self, at: LocalTime) -> bool {
         self.ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(at)))

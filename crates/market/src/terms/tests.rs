@@ -70,6 +70,7 @@ fn hours_cross_midnight_and_the_end_of_the_week() {
     check(&["22:00-24:00"], &[at(2, 22, 0), at(2, 23, 59)], &[at(3, 0, 0), at(2, 21, 59)]);
     check(&[], &[], &[at(mon, 0, 0)]);
     assert!(Hours::default().contains(at(mon, 0, 0)), "always");
+    assert!(Hours::default().is_always() && !Hours::parse(["Mon"]).unwrap().is_always());
 }
 
 #[test]
@@ -132,6 +133,7 @@ fn refusal_names_the_term_that_is_not_met() {
         requirement: Arc::new(Requirement { class, ..Requirement::default() }),
         count: 1,
         minimum: 1,
+        wants_all: false,
         bid: Money::ZERO,
     };
     let ceiling = Priority::from_milli(5_000);
@@ -174,4 +176,42 @@ fn whole_pricing_offers_the_whole_worker() {
     assert_eq!(flexible.portion(needed.clone(), &worker), needed);
     let whole = Terms { pricing: Pricing::Whole, ..flexible };
     assert_eq!(whole.portion(needed, &worker), Portion::whole(&worker));
+}
+
+#[test]
+fn shared_lease_is_refused_to_others_and_if_a_price_is_asked_for() {
+    let lab_only = Terms { organisations: Some([(name("lab"), None)].into()), ..Terms::default() };
+    let with_floor = Terms { price: units(5), floor: units(1), ..lab_only.clone() };
+    let (lab, other) = (name("lab"), name("other"));
+    let check = |terms: &Terms, organisation: Option<&Name>, expected: Option<RefusalKind>| {
+        assert_eq!(terms.shared_lease_refusal(organisation), expected, "{organisation:?}");
+    };
+    for organisation in [Some(&lab), Some(&other), None] {
+        check(&Terms::default(), organisation, None);
+    }
+    check(&lab_only, Some(&lab), None);
+    check(&lab_only, Some(&other), Some(RefusalKind::NotServed));
+    check(&lab_only, None, Some(RefusalKind::NotServed));
+    check(&with_floor, Some(&lab), Some(RefusalKind::Price));
+    check(&with_floor, Some(&other), Some(RefusalKind::NotServed));
+    // The published price alone keeps nothing from being leased, unless only the whole is offered, at that price.
+    let priced = Terms { price: units(5), ..Terms::default() };
+    check(&priced, Some(&lab), None);
+    let whole = Terms { pricing: Pricing::Whole, ..priced };
+    check(&whole, Some(&lab), Some(RefusalKind::Price));
+}
+
+#[test]
+fn executor_may_run_if_its_class_and_its_name_may() {
+    let may_run = |terms: &Terms| {
+        let executors = worker().executors;
+        executors.iter().map(|executor| terms.may_run(executor)).collect::<Vec<_>>()
+    };
+    let by_class = Terms { classes: Some(vec![ExecutorClass::Train]), ..Terms::default() };
+    let by_name = Terms { executors: Some(vec![name("chat")]), ..Terms::default() };
+    let by_both = Terms { executors: Some(vec![name("chat")]), ..by_class.clone() };
+    assert_eq!(may_run(&Terms::default()), [true, true]);
+    assert_eq!(may_run(&by_class), [false, true]);
+    assert_eq!(may_run(&by_name), [true, false]);
+    assert_eq!(may_run(&by_both), [false, false]);
 }

@@ -155,11 +155,8 @@ impl Driver {
         let own = self.own();
         let peer = own.to_bytes();
         let organisation = credentials.pki.own().organisation.clone();
-        let bytes = |list: Vec<Multiaddr>| -> Vec<Vec<u8>> {
-            list.into_iter().take(MAX_ADDRESSES).map(|one| one.to_vec()).collect()
-        };
-        let addresses = bytes(self.own_addresses());
-        let bulk_addresses = bytes(self.bulk_addresses());
+        let addresses = write_addresses(&self.own_addresses());
+        let bulk_addresses = write_addresses(&self.bulk_addresses());
         let issued_unix_ms = unix_ms();
         let ttl_ms = |ttl: Duration| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX);
         let mut records = Vec::new();
@@ -390,7 +387,7 @@ impl Driver {
             Statement::Dataset(content) => {
                 content.name.parse().is_ok_and(|name| dataset_key(&name) == record.key)
             }
-            Statement::Farewell(_) => false,
+            Statement::Farewell(_) | Statement::Advert(_) | Statement::AdvertClosed(_) => false,
         };
         let until = Instant::now() + verified.statement.ttl();
         let sequence = verified.statement.sequence();
@@ -447,6 +444,11 @@ fn found_dataset(verified: &VerifiedStatement) -> Option<FoundDataset> {
     })
 }
 
-fn read_addresses(addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
+pub(super) fn read_addresses(addresses: &[Vec<u8>]) -> Vec<Multiaddr> {
     addresses.iter().filter_map(|bytes| Multiaddr::try_from(bytes.clone()).ok()).collect()
+}
+
+/// Addresses as a record carries them.
+pub(crate) fn write_addresses(addresses: &[Multiaddr]) -> Vec<Vec<u8>> {
+    addresses.iter().take(MAX_ADDRESSES).map(Multiaddr::to_vec).collect()
 }

@@ -13,8 +13,8 @@ use hypha_wire::request::{
     MAX_DEADLINE_MS, Refusal, RefusalKind, Request, RequestBody, Response, ResponseBody,
 };
 use hypha_wire::{DecodeError, decode, encode};
-use libp2p::PeerId;
 use libp2p::request_response::{self, OutboundRequestId, ResponseChannel};
+use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -86,7 +86,7 @@ impl RequestTracker {
 impl Driver {
     pub(super) fn request(
         &mut self,
-        peer: PeerId,
+        (peer, addresses): (PeerId, Vec<Multiaddr>),
         body: RequestBody,
         deadline: Duration,
         traceparent: Option<String>,
@@ -100,7 +100,10 @@ impl Driver {
             .map_or(MAX_DEADLINE_MS, |ms| ms.min(MAX_DEADLINE_MS));
         match encode(&Request { id, deadline_ms, traceparent, body }) {
             Ok(bytes) => {
-                let sent = self.swarm.behaviour_mut().requests.send_request(&peer, bytes);
+                let addresses =
+                    addresses.into_iter().filter(|one| self.guard.allows_address(one)).collect();
+                let requests = &mut self.swarm.behaviour_mut().requests;
+                let sent = requests.send_request_with_addresses(&peer, bytes, addresses);
                 self.requests.pending.insert(sent, PendingRequest { id, reply });
             }
             Err(error) => {

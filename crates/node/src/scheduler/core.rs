@@ -106,7 +106,7 @@ impl SchedulerCore {
         self.machine.handler().watch(task)
     }
 
-    /// Changes whenever a job does.
+    /// Changes whenever a job has changed. Get it before you look at the job, so that no change is missed.
     pub(super) fn job_changes(&self) -> JobChanges {
         self.machine.handler().job_changes.subscribe()
     }
@@ -194,6 +194,8 @@ mod tests {
             }
         }
 
+        fn advertise(&self, _: Arc<hypha_engine::Advert>) {}
+        fn close_advert(&self, _: hypha_model::AdvertId) {}
         fn forget(&self, _: WorkerId) {}
         fn mark_removed(&self, _: WorkerId) {}
 

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hypha_model::{CapabilityQuery, NodeRole};
-use hypha_net::{FoundWorker, Net, PeerId};
+use hypha_model::{CapabilityQuery, NodeRole, Worker};
+use hypha_net::{FoundWorker, Multiaddr, Net, Peer, PeerId};
 use hypha_wire::request::{RequestBody, ResponseBody};
 use tokio::sync::mpsc;
 use tracing::Instrument;
@@ -23,6 +23,10 @@ const RECONNECT_INTERVAL: Duration = Duration::from_secs(10);
 /// How soon the next search comes until a worker is found: the first may come before the directory has any records.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
+/// How long a worker that was not found, but made an offer, may be disconnected before it counts as gone: longer than
+/// its network needs to recover from most faults, and than most leases last.
+const OFFERED_GONE_AFTER: Duration = Duration::from_secs(120);
+
 /// How long a worker may take to respond to the first health request.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,6 +38,7 @@ pub(crate) struct DiscoveryHandle {
 enum DiscoveryEvent {
     Refresh,
     Announced(Box<FoundWorker>),
+    Offered(Box<FoundWorker>),
     Joined(PeerId),
     Left(PeerId),
 }
@@ -62,6 +67,22 @@ impl DiscoveryHandle {
         self.send(DiscoveryEvent::Announced(Box::new(found)));
     }
 
+    /// A worker made an offer. It may be in no list of the directory.
+    pub(super) fn offered(&self, peer: &Peer, worker: &Worker, addresses: &[Vec<u8>]) {
+        let address = |bytes: &Vec<u8>| Multiaddr::try_from(bytes.clone()).ok();
+        let found = FoundWorker {
+            peer: peer.id,
+            name: None,
+            organisation: peer.organisation.clone(),
+            worker: worker.clone(),
+            addresses: addresses.iter().filter_map(address).collect(),
+            bulk_addresses: Vec::new(),
+            // Every record of the worker is newer.
+            sequence: 0,
+        };
+        self.send(DiscoveryEvent::Offered(Box::new(found)));
+    }
+
     pub(crate) fn joined(&self, peer: PeerId) {
         self.send(DiscoveryEvent::Joined(peer));
     }
@@ -88,12 +109,37 @@ struct Discovery {
 struct KnownWorker {
     found: FoundWorker,
     channel: WorkerChannel,
+    /// When it was last seen to be connected.
+    last_connected: Instant,
+}
+
+/// What a search has brought.
+struct SearchResult {
+    found: Vec<FoundWorker>,
+    peers: Vec<Peer>,
+}
+
+async fn search(net: Net) -> SearchResult {
+    let found = net.get_records_matching(CapabilityQuery::default()).await;
+    SearchResult { found, peers: net.peers().await }
 }
 
 impl Discovery {
     async fn run(mut self, mut received: mpsc::Receiver<DiscoveryEvent>) {
         loop {
-            let all_connected = self.refresh().await;
+            let search = search(self.net.clone());
+            tokio::pin!(search);
+            // Offers and announcements do not wait for the search.
+            let result = loop {
+                tokio::select! {
+                    result = &mut search => break result,
+                    event = received.recv() => match event {
+                        Some(event) => drop(self.handle(event).await),
+                        None => return,
+                    },
+                }
+            };
+            let all_connected = self.refresh(result).await;
             let pause = match (self.known.is_empty(), all_connected) {
                 (true, _) => FIRST_SEARCH_INTERVAL.min(self.interval),
                 (false, false) => RECONNECT_INTERVAL.min(self.interval),
@@ -105,10 +151,7 @@ impl Discovery {
                 tokio::select! {
                     () = &mut due => break,
                     event = received.recv() => match event {
-                        Some(DiscoveryEvent::Refresh) => break,
-                        Some(DiscoveryEvent::Announced(found)) => self.found(*found).await,
-                        Some(DiscoveryEvent::Joined(peer)) => self.joined(peer),
-                        Some(DiscoveryEvent::Left(peer)) => self.lost(peer, "it sent a farewell").await,
+                        Some(event) => if self.handle(event).await { break },
                         None => return,
                     },
                 }
@@ -116,21 +159,48 @@ impl Discovery {
         }
     }
 
-    /// Searches for workers. Returns whether all known workers are connected.
-    async fn refresh(&mut self) -> bool {
-        let found = self.net.get_records_matching(CapabilityQuery::default()).await;
+    /// Handles an event. Returns whether to search at once.
+    async fn handle(&mut self, event: DiscoveryEvent) -> bool {
+        match event {
+            DiscoveryEvent::Refresh => return true,
+            DiscoveryEvent::Announced(found) => self.found(*found).await,
+            DiscoveryEvent::Offered(found) => match self.known.get(&found.peer) {
+                // It is connected, since it has made an offer.
+                Some(known) => known.channel.connected(),
+                None => self.found(*found).await,
+            },
+            DiscoveryEvent::Joined(peer) => self.joined(peer),
+            DiscoveryEvent::Left(peer) => self.lost(peer, "it sent a farewell").await,
+        }
+        false
+    }
+
+    /// Takes the result of a search. Returns whether all known workers are connected.
+    async fn refresh(&mut self, SearchResult { found, peers }: SearchResult) -> bool {
+        let now = Instant::now();
         let found_peers: HashSet<_> = found.iter().map(|found| found.peer).collect();
         for found in found {
             self.found(found).await;
         }
-        let peers = self.net.peers().await;
         // Without a gateway no directory was searched: a worker that was not found may still exist.
         let searched = peers.iter().any(|peer| peer.role == NodeRole::Gateway);
         let connected: HashSet<_> = peers.iter().map(|peer| peer.id).collect();
         let disconnected: Vec<_> =
             self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
-        for peer in disconnected.iter().filter(|peer| searched && !found_peers.contains(peer)) {
-            self.lost(*peer, "its record has expired").await;
+        for (_, known) in self.known.iter_mut().filter(|(peer, _)| connected.contains(peer)) {
+            known.last_connected = now;
+        }
+        // A list does not hold all workers of a large network, and those that it lacks may return.
+        let is_gone = |peer: &PeerId| {
+            self.known.get(peer).is_none_or(|known| {
+                known.found.sequence > 0
+                    || now.duration_since(known.last_connected) > OFFERED_GONE_AFTER
+            })
+        };
+        let is_lost = |peer: &&PeerId| searched && !found_peers.contains(peer) && is_gone(peer);
+        let lost: Vec<_> = disconnected.iter().filter(is_lost).copied().collect();
+        for peer in lost {
+            self.lost(peer, "its record has expired").await;
         }
         disconnected.is_empty()
     }
@@ -163,7 +233,8 @@ impl Discovery {
         self.net.add_persistent_peer(peer, found.addresses.clone()).await;
         let (net, core, channels) = (self.net.clone(), self.core.clone(), self.channels.clone());
         let channel = WorkerChannel::new(net, core, channels, peer, found.worker.clone());
-        self.known.insert(peer, KnownWorker { found, channel });
+        let last_connected = Instant::now();
+        self.known.insert(peer, KnownWorker { found, channel, last_connected });
     }
 
     /// Opens the channel of a worker that has just connected, and requests its health: a connection that carries no

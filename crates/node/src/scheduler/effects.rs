@@ -7,10 +7,10 @@ use hypha_api::{ServiceUnavailable, SubmitResult, Watch};
 use hypha_driver::{EffectHandler, SharedMachine, Stopped};
 use hypha_engine::store::AnyStore;
 use hypha_engine::{
-    Effect, Notice, Record, Reply, Scheduler, SubmitRejection, Submitted, ToWorker,
+    Advert, Effect, Notice, Record, Reply, Scheduler, SubmitRejection, Submitted, ToWorker,
 };
 use hypha_machine::Released;
-use hypha_model::{Fence, Payload, TaskId, Time, Worker, WorkerId};
+use hypha_model::{AdvertId, Fence, Payload, TaskId, Time, Worker, WorkerId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -23,6 +23,12 @@ use crate::crash::{CrashPoint, crash_point};
 pub(crate) trait Transport: Send + Sync {
     /// Sends a message, or drops it: the machine expects that messages are lost. Never blocks.
     fn send(&self, worker: WorkerId, message: ToWorker);
+
+    /// Sends an advert to all workers of the network, or drops it. Never blocks.
+    fn advertise(&self, advert: Arc<Advert>);
+
+    /// Ends an advert that was sent to all workers.
+    fn close_advert(&self, advert: AdvertId);
 
     /// The machine has forgotten this worker.
     fn forget(&self, worker: WorkerId);
@@ -67,7 +73,7 @@ pub(crate) struct SchedulerEffectHandler {
     pub(super) earlier: Notify,
     /// A worker has granted a lease.
     pub(super) leased: Notify,
-    /// Counts the changes of jobs, for those who watch one.
+    /// How often a job has changed.
     pub(super) job_changes: watch::Sender<u64>,
     /// The store has failed.
     pub(super) store_failed: Notify,
@@ -143,11 +149,12 @@ impl SchedulerEffectHandler {
                 Effect::ToWorker { worker, message } => self.transport.send(worker, message),
                 Effect::WorkerLeased(_) => self.leased.notify_waiters(),
                 Effect::WorkerForgotten(worker) => self.forget(worker),
-                Effect::Notice { .. }
-                | Effect::ForwardOutput { .. }
-                | Effect::GossipAdvert(_)
-                | Effect::GossipAdvertClosed(_) => {}
-                Effect::JobChanged(_) => self.job_changes.send_modify(|count| *count += 1),
+                Effect::GossipAdvert(advert) => self.transport.advertise(advert),
+                Effect::GossipAdvertClosed(advert) => self.transport.close_advert(advert),
+                Effect::JobChanged(_) => {
+                    self.job_changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+                }
+                Effect::Notice { .. } | Effect::ForwardOutput { .. } => {}
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Large results: received from workers, stored in a directory by task and digest, served to clients, and expired.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use futures::StreamExt;
 use hypha_api::{Object, ObjectError, ServiceUnavailable};
 use hypha_bulk::{FileSink, Sink};
 use hypha_engine::{FromWorker, Outcome};
-use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId, TaskResult};
+use hypha_model::{Digest, Digester, NodeRole, ObjectRef, TaskId, TaskResult, Time};
 use hypha_net::{Incoming, Net};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -142,24 +143,54 @@ impl Objects {
         Ok(Some(Object { bytes, pieces: pieces.boxed() }))
     }
 
-    /// Deletes objects that are older than `age`. Blocks the thread.
-    pub(super) fn forget_older_than(&self, age: Duration) -> io::Result<u64> {
-        let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut forgotten = 0;
-        for entry in std::fs::read_dir(&self.directory)? {
-            let entry = entry?;
-            let changed = entry.metadata().and_then(|metadata| metadata.modified());
-            if changed.is_ok_and(|changed| changed < before) {
-                std::fs::remove_file(entry.path())?;
-                forgotten += 1;
+    /// Deletes the objects of tasks that are no longer stored. Tasks that were submitted after `before` are not looked
+    /// up.
+    ///
+    /// A task expires by the scheduler's clock. Its object has no time of its own: those of files follow the system's
+    /// clock, and once that is set forward by `age`, the results of tasks that are still shown would be deleted. Only
+    /// objects of earlier versions, which name no task, go by it.
+    pub(super) async fn forget_expired<E, F: Future<Output = Result<bool, E>>>(
+        &self,
+        (before, age): (Time, Duration),
+        is_stored: impl Fn(TaskId) -> F,
+    ) -> Result<(), ForgetError<E>> {
+        let long_ago = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut entries = tokio::fs::read_dir(&self.directory).await?;
+        while let Some(entry) = entries.next_entry().await? {
+            let is_expired = match task_of(&entry.file_name()) {
+                Some(task) => {
+                    task.created_at() < before
+                        && !is_stored(task).await.map_err(ForgetError::Store)?
+                }
+                None => {
+                    let changed = entry.metadata().await.and_then(|metadata| metadata.modified());
+                    changed.is_ok_and(|changed| changed < long_ago)
+                }
+            };
+            if is_expired {
+                tokio::fs::remove_file(entry.path()).await?;
             }
         }
-        Ok(forgotten)
+        Ok(())
     }
 
     fn path(&self, task: TaskId, digest: &Digest) -> PathBuf {
         self.directory.join(format!("{task}_{digest}"))
     }
+}
+
+/// Why old objects could not be deleted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForgetError<E> {
+    #[error("{0}")]
+    Directory(#[from] io::Error),
+    #[error("{0}")]
+    Store(E),
+}
+
+/// The task that a file belongs to.
+fn task_of(file: &OsStr) -> Option<TaskId> {
+    file.to_str()?.split_once('_')?.0.parse().ok()
 }
 
 /// Opens the file; `None` if its bytes are not the object's.
@@ -208,7 +239,7 @@ impl Sink for ObjectSink {
 #[cfg(test)]
 mod tests {
     use futures::TryStreamExt;
-    use hypha_model::{AttemptId, Fence, Payload, Rng, Span, Time};
+    use hypha_model::{AttemptId, Fence, Payload, Rng, Span};
 
     use super::*;
 
@@ -248,6 +279,35 @@ mod tests {
             let error = read(&objects, task(1), object).await.unwrap_err();
             assert!(error.starts_with("the bytes of this result have changed"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_object_expires_with_its_task_whatever_the_date_of_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let objects = Objects::open(directory.path()).unwrap();
+        let digest = Payload::from(&b"large"[..]).digest();
+        let before = Time::ZERO + Span::from_secs(1_000);
+        let young = TaskId::new(before, &mut Rng::new(3));
+        let paths = [task(1), task(2), young].map(|task| objects.path(task, &digest));
+        let unfinished = paths[1].with_extension("0123456789abcdef");
+        let [kept, old] = ["kept", "old"].map(|name| directory.path().join(name));
+        for path in paths.iter().chain([&unfinished, &kept, &old]) {
+            std::fs::write(path, b"large").unwrap();
+        }
+        // As after the system's clock was set forward by years.
+        for path in paths.iter().chain([&old]) {
+            File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(SystemTime::UNIX_EPOCH)
+                .unwrap();
+        }
+        let is_stored = |id| async move { Ok::<_, io::Error>(id == task(1)) };
+        let age = Duration::from_secs(1_000);
+        objects.forget_expired((before, age), is_stored).await.unwrap();
+        let left = paths.iter().chain([&unfinished, &kept, &old]).map(|path| path.exists());
+        assert_eq!(left.collect::<Vec<_>>(), [true, false, true, false, true, false]);
     }
 
     /// A worker of the previous version refers to an object by JSON; any program may return the same JSON.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypha_engine::store::AnyStore;
-use hypha_engine::{Image, Scheduler, SchedulerEvent, SchedulerStep, Settings};
+use hypha_engine::{Image, Notary, Scheduler, SchedulerEvent, SchedulerStep, Settings};
 use hypha_model::SchedulerId;
 use hypha_predict::LookupTable;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,8 @@ pub(super) struct WakeTimer {
     pub(super) core: Arc<SchedulerCore>,
     pub(super) id: SchedulerId,
     pub(super) settings: Settings,
+    /// Signs receipts.
+    pub(super) notary: Arc<dyn Notary>,
     /// For the mode `lookup_table`.
     pub(super) table: LookupTable,
 }
@@ -92,6 +94,7 @@ impl WakeTimer {
             now,
             &mut step,
         );
+        machine.set_notary(Arc::clone(&self.notary));
         super::apply_lookup_table(&mut machine, &self.table, mode, now, &mut step);
         let transport = self.handler().transport();
         super::add_removed_workers(&mut machine, transport.registered_workers(), now, &mut step);

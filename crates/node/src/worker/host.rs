@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypha_engine::{
-    Advertiser, FromWorker, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId, ToWorker,
-    WorkerEffect, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
+    Advertiser, FromWorker, Notary, Outcome, OutgoingMessage, OwnerState, RunCommand, RunId,
+    ToWorker, WorkerEffect, WorkerEvent, WorkerMachine, WorkerRecord, WorkerStep,
 };
 use hypha_machine::Disk;
-use hypha_model::{AttemptId, Payload, SchedulerId, Usage, Worker};
+use hypha_market::Terms;
+use hypha_model::{AdvertId, AttemptId, Payload, SchedulerId, Usage, Worker};
+use hypha_net::{Multiaddr, PeerId, scheduler_id};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::offers::OfferSender;
 use super::runners::{Runners, Stopper};
 use super::start_reports::StartReports;
-use super::{channels::Outbox, epoch};
+use super::{channels::Outbox, epoch, receipts};
 use crate::crash::{CrashPoint, crash_point};
 use crate::machine_loop::{MachineHost, MachineLoop};
 
@@ -47,6 +50,22 @@ pub(super) enum WorkerInput {
     UsageMeasured(Usage),
     /// What the owner wants has changed.
     OwnerChanged(OwnerState),
+    /// An advert arrived by gossip.
+    AdvertReceived(Box<ReceivedAdvert>),
+    /// The end of an advert arrived by gossip.
+    AdvertClosed(PeerId, AdvertId),
+    /// Others reach this node through a relay, or no longer.
+    ReachabilityChanged {
+        is_relayed: bool,
+    },
+}
+
+/// An advert, and the scheduler that it is by.
+pub(super) struct ReceivedAdvert {
+    pub(super) from: PeerId,
+    pub(super) organisation: String,
+    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) advert: hypha_wire::Advert,
 }
 
 /// See the module documentation.
@@ -55,6 +74,7 @@ pub(super) struct WorkerHost {
     pub(super) files: EpochFiles,
     /// What the owner wants, for the next incarnation.
     pub(super) owner: OwnerState,
+    pub(super) terms: Terms,
     pub(super) runners: Arc<Runners>,
     pub(super) events: mpsc::Sender<WorkerInput>,
     /// Messages for the worker's own task instance.
@@ -62,6 +82,11 @@ pub(super) struct WorkerHost {
     pub(super) outboxes: HashMap<SchedulerId, Outbox>,
     pub(super) runs: HashMap<RunId, ActiveRun>,
     pub(super) starts: StartReports,
+    pub(super) offers: OfferSender,
+    /// Signs receipts.
+    pub(super) notary: Arc<dyn Notary>,
+    /// Whether others reach this node through a relay.
+    pub(super) is_relayed: bool,
 }
 
 /// A run that has not ended.
@@ -136,6 +161,22 @@ impl MachineHost<WorkerMachine> for WorkerHost {
                 self.owner = state;
                 events.push(WorkerEvent::OwnerChanged(state));
             }
+            WorkerInput::AdvertReceived(received) => {
+                let ReceivedAdvert { from, organisation, addresses, advert } = *received;
+                let scheduler = self.offers.remember(from, addresses);
+                if let Ok(organisation) = organisation.parse() {
+                    let from = Advertiser { scheduler, organisation };
+                    let advert = Arc::new(advert.into());
+                    events.push(WorkerEvent::AdvertReceived { from, advert });
+                }
+            }
+            WorkerInput::AdvertClosed(from, advert) => {
+                events.push(WorkerEvent::AdvertClosed { scheduler: scheduler_id(&from), advert });
+            }
+            WorkerInput::ReachabilityChanged { is_relayed } => {
+                self.is_relayed = is_relayed;
+                events.push(WorkerEvent::ReachabilityChanged { is_relayed });
+            }
         }
     }
 
@@ -178,7 +219,11 @@ impl MachineHost<WorkerMachine> for WorkerHost {
     }
 
     fn start(&mut self) -> io::Result<(WorkerMachine, WorkerStep)> {
-        start(&self.worker, &self.files, self.owner)
+        let (machine, step) = start(&self.worker, &self.files, self.owner, self.terms.clone())?;
+        let machine = self.files.with_receipts(machine, &self.notary)?;
+        let connected = self.outboxes.iter().filter_map(|(id, outbox)| advertiser(*id, outbox));
+        let machine = machine.with_schedulers(connected).with_reachability(self.is_relayed);
+        Ok((machine, step))
     }
 
     fn abandon(&mut self) {
@@ -195,12 +240,13 @@ pub(super) fn start(
     worker: &Arc<Worker>,
     files: &EpochFiles,
     owner: OwnerState,
+    terms: Terms,
 ) -> io::Result<(WorkerMachine, WorkerStep)> {
     let (last, left) = (epoch::read(&files.0)?, epoch::read_left(&files.0));
     let mut step = WorkerStep::default();
     let seed = rand::random();
     let machine = WorkerMachine::start(Arc::clone(worker), last, left, seed, &mut step);
-    Ok((machine.with_owner(owner), step))
+    Ok((machine.with_owner(owner).with_terms(terms), step))
 }
 
 fn advertiser(scheduler: SchedulerId, outbox: &Outbox) -> Option<Advertiser> {
@@ -262,11 +308,23 @@ impl WorkerHost {
         if let Some(outbox) = self.outboxes.get(&to) {
             // The machine repeats every message that matters until it is acknowledged.
             let _ = outbox.messages.try_send(message);
+        } else if let FromWorker::Offered(offer) = message {
+            self.offers.send(to, &offer);
         }
     }
 }
 
 impl EpochFiles {
+    /// The machine, with the receipts that are not countersigned.
+    pub(super) fn with_receipts(
+        &self,
+        machine: WorkerMachine,
+        notary: &Arc<dyn Notary>,
+    ) -> io::Result<WorkerMachine> {
+        let receipts = receipts::worker_receipts(&self.0)?;
+        Ok(machine.with_receipts(Arc::clone(notary), receipts))
+    }
+
     /// Checks that the files can be written, so that a failing disk is noticed before a lease is granted.
     pub(super) fn probe(&self) -> io::Result<()> {
         epoch::write(&self.0, epoch::read(&self.0)?)
@@ -281,7 +339,7 @@ impl Disk<WorkerRecord> for EpochFiles {
             match record {
                 WorkerRecord::Started(started) => epoch::write(&self.0, started)?,
                 WorkerRecord::Left(left) => epoch::write_left(&self.0, &left)?,
-                WorkerRecord::Receipt(_) => {}
+                WorkerRecord::Receipt(stored) => receipts::write(&self.0, &stored)?,
             }
         }
         Ok(())

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_model::{
-    Capacity, Device, Executor, ExecutorClass, Money, Priority, Requirement, Rng, Span, TaskSpec,
-    Time, Worker, WorkerId,
+    Capacity, Device, Executor, ExecutorClass, Maximise, Money, Priority, Requirement, Rng, Span,
+    TaskSpec, Time, Worker, WorkerId,
 };
 use hypha_placement::{
     Action, AttemptEnd, Health, LoadMetric, Pick, Placement, PlacementRequest, Preferences,
@@ -110,6 +110,7 @@ pub(crate) fn random_spec(rng: &mut Rng) -> TaskSpec {
         milli_gpu: 250 * (1 + rng.below(4) as u32),
         priority: Priority::from_milli(rng.below(3) as i32 * 500),
         deadline: rng.chance(0.2).then(|| Span::from_secs_f64(5.0 * rng.unit())),
+        maximise: rng.chance(0.5).then(|| Maximise::ALL[rng.below(3) as usize]),
         ..spec.requirement
     };
     spec
@@ -123,6 +124,7 @@ impl Scenario {
             prefer_region: rng.chance(0.3).then(|| name("eu")),
             max_local_wait: Span::from_secs(rng.below(3)),
             max_in_flight: rng.chance(0.3).then(|| 1 + rng.below(6) as u32),
+            maximise: Maximise::ALL[rng.below(3) as usize],
         };
         let placement = Placement::new(strategy, preferences.clone(), rng.next_u64());
         let mut scenario = Scenario {
@@ -152,6 +154,14 @@ impl Scenario {
         if self.rng.chance(0.7) {
             self.record_contact(slot);
         }
+        self.set_price(slot);
+    }
+
+    fn set_price(&mut self, slot: WorkerSlot) {
+        let price = Money::from_micros(1 + self.rng.below(10_000_000));
+        let price = self.rng.chance(0.7).then_some(price);
+        self.placement.set_price(slot, price, self.now);
+        assert_eq!(self.placement.view(slot, self.now).unwrap().price, price);
     }
 
     fn set_available(&mut self, slot: WorkerSlot, available: bool) {
@@ -374,7 +384,10 @@ impl Scenario {
                     }
                 }
             }
-            96 => self.placement.refresh(self.now),
+            96 => match self.any_slot() {
+                Some(slot) if self.rng.chance(0.5) => self.set_price(slot),
+                _ => self.placement.refresh(self.now),
+            },
             97 => {
                 if let Some(slot) = self.any_slot() {
                     self.set_suspended(slot);

@@ -6,6 +6,10 @@ use hypha_model::NodeRole;
 use super::{MAX_MESSAGES, MAX_PAYLOAD_BYTES, Order, Orders, Report, Reports};
 use crate::channel::{ChannelProtocol, Frame};
 
+/// What an advert, an offer or a receipt counts for in a frame: as much as a record with all lists full. Few are sent at
+/// a time.
+const MARKET_MESSAGE_BYTES: usize = 16 << 10;
+
 /// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskProtocol;
@@ -27,6 +31,7 @@ impl Frame for Orders {
     fn bytes_of(item: &ToWorker) -> usize {
         match item {
             ToWorker::Dispatch(dispatch) => dispatch.spec.input.bytes().len(),
+            ToWorker::Advertise(_) | ToWorker::ReceiptCountersigned(_) => MARKET_MESSAGE_BYTES,
             _ => 0,
         }
     }
@@ -56,6 +61,7 @@ impl Frame for Reports {
                 result.payload().map_or(0, |payload| payload.bytes().len())
             }
             FromWorker::Output { piece, .. } => piece.bytes().len(),
+            FromWorker::Offered(_) | FromWorker::ReceiptIssued(_) => MARKET_MESSAGE_BYTES,
             _ => 0,
         }
     }

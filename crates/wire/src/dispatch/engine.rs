@@ -12,6 +12,7 @@ use super::{
     AttemptKey, DispatchBody, MAX_DEVICES, MAX_ERROR_BYTES, MAX_EXECUTORS, Order, Portion, Report,
     ResultObject,
 };
+use crate::market::{Advert, Offer, SignedReceipt};
 
 impl AttemptKey {
     fn of((attempt, fence): (AttemptId, Fence)) -> AttemptKey {
@@ -55,14 +56,14 @@ impl From<ToWorker> for Order {
             ToWorker::ReleaseLease { lease, epoch } => {
                 Order::ReleaseLease { lease, epoch: epoch.0 }
             }
-            ToWorker::Advertise(advert) => Order::Advertise(Box::new(Arc::unwrap_or_clone(advert))),
+            ToWorker::Advertise(advert) => Order::Advertise(Box::new(Advert::from(&*advert))),
             ToWorker::CloseAdvert(advert) => Order::CloseAdvert(advert),
             ToWorker::AcceptOffer { offer, role, request, ttl } => {
                 Order::AcceptOffer { offer, role, request, ttl_us: ttl.as_micros() }
             }
             ToWorker::DeclineOffer(offer) => Order::DeclineOffer(offer),
             ToWorker::ReceiptCountersigned(signed) => {
-                Order::ReceiptCountersigned(Box::new(Arc::unwrap_or_clone(signed)))
+                Order::ReceiptCountersigned(Box::new(SignedReceipt::from(&*signed)))
             }
         }
     }
@@ -94,7 +95,7 @@ impl From<Order> for ToWorker {
             Order::ReleaseLease { lease, epoch } => {
                 ToWorker::ReleaseLease { lease, epoch: Epoch(epoch) }
             }
-            Order::Advertise(advert) => ToWorker::Advertise(Arc::new(*advert)),
+            Order::Advertise(advert) => ToWorker::Advertise(Arc::new((*advert).into())),
             Order::CloseAdvert(advert) => ToWorker::CloseAdvert(advert),
             Order::AcceptOffer { offer, role, request, ttl_us } => {
                 let ttl = Span::from_micros(ttl_us);
@@ -102,7 +103,7 @@ impl From<Order> for ToWorker {
             }
             Order::DeclineOffer(offer) => ToWorker::DeclineOffer(offer),
             Order::ReceiptCountersigned(signed) => {
-                ToWorker::ReceiptCountersigned(Arc::new(*signed))
+                ToWorker::ReceiptCountersigned(Arc::new((*signed).into()))
             }
         }
     }
@@ -270,11 +271,11 @@ impl From<FromWorker> for Report {
                 executors.truncate(MAX_EXECUTORS);
                 Report::Unreachable { executors, owner }
             }
-            FromWorker::Offered(offer) => Report::Offered(Box::new(Arc::unwrap_or_clone(offer))),
+            FromWorker::Offered(offer) => Report::Offered(Box::new(Offer::from(&*offer))),
             FromWorker::NotOffered(advert) => Report::NotOffered(advert),
             FromWorker::OfferUnknown(offer) => Report::OfferUnknown(offer),
             FromWorker::ReceiptIssued(signed) => {
-                Report::ReceiptIssued(Box::new(Arc::unwrap_or_clone(signed)))
+                Report::ReceiptIssued(Box::new(SignedReceipt::from(&*signed)))
             }
             FromWorker::Preempted { lease, epoch, grace } => {
                 Report::Preempted { lease, epoch: epoch.0, grace_us: grace.as_micros() }
@@ -380,10 +381,14 @@ impl From<Report> for FromWorker {
             Report::Unreachable { executors, owner } => {
                 FromWorker::Unreachable { executors, owner }
             }
-            Report::Offered(offer) => FromWorker::Offered(Arc::new(*offer)),
+            // A message that was decoded holds a valid worker; without one there is no offer.
+            Report::Offered(offer) => match (offer.advert, hypha_engine::Offer::try_from(*offer)) {
+                (_, Ok(offer)) => FromWorker::Offered(Arc::new(offer)),
+                (advert, Err(_)) => FromWorker::NotOffered(advert),
+            },
             Report::NotOffered(advert) => FromWorker::NotOffered(advert),
             Report::OfferUnknown(offer) => FromWorker::OfferUnknown(offer),
-            Report::ReceiptIssued(signed) => FromWorker::ReceiptIssued(Arc::new(*signed)),
+            Report::ReceiptIssued(signed) => FromWorker::ReceiptIssued(Arc::new((*signed).into())),
             Report::Preempted { lease, epoch, grace_us } => FromWorker::Preempted {
                 lease,
                 epoch: Epoch(epoch),

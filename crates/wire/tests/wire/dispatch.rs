@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hypha_engine::{DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, Portion, ToWorker};
 use hypha_model::{
-    AttemptId, Digest, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId,
-    Metadata, MetadataValue, Name, ObjectRef, Payload, Priority, RefusalKind, Requirement, Rng,
-    Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
+    AttemptId, DeadlinePolicy, Digest, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind,
+    LeaseId, Maximise, Metadata, MetadataValue, Name, ObjectRef, Payload, Priority, RefusalKind,
+    Requirement, Rng, Span, TaskError, TaskId, TaskResult, TaskSpec, Time,
 };
 use hypha_wire::dispatch::{
     AttemptKey, MAX_ERROR_BYTES, MAX_HOLDING, MAX_MESSAGES, MAX_PAYLOAD_BYTES, Report,
@@ -44,6 +44,8 @@ fn every_message_of_the_engine_round_trips() {
     assert_eq!(to_a_worker_and_back(samples::for_parts()), samples::for_parts());
     assert_eq!(to_a_scheduler_and_back(samples::of_machines()), samples::of_machines());
     assert_eq!(to_a_worker_and_back(samples::with_named_gpus()), samples::with_named_gpus());
+    assert_eq!(to_a_worker_and_back(samples::for_market()), samples::for_market());
+    assert_eq!(to_a_scheduler_and_back(samples::of_market()), samples::of_market());
 }
 
 /// A scheduler of an earlier release treats it as a failure, and retries on another worker.
@@ -453,11 +455,14 @@ prop_compose! {
         (cpu_milli, memory_bytes, storage_bytes, gpu_memory_bytes) in any::<(u64, u64, u64, u64)>(),
         (min_gpus, milli_gpu, priority) in any::<(u32, u32, i32)>(),
         (estimated_time, deadline) in (option::of(span()), option::of(span())),
+        deadline_policy in prop::sample::select(DeadlinePolicy::ALL.to_vec()),
+        maximise in option::of(prop::sample::select(Maximise::ALL.to_vec())),
     ) -> Requirement {
         let priority = Priority::from_milli(priority);
         Requirement {
             model, class, executor, cpu_milli, memory_bytes, storage_bytes, min_gpus,
             gpu_memory_bytes, milli_gpu, gpu_ids: GpuIds::default(), estimated_time, priority, deadline,
+            deadline_policy, maximise,
         }
     }
 }

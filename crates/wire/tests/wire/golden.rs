@@ -48,6 +48,8 @@ fn every_file_still_decodes() {
         let file = path.file_name().unwrap().to_str().unwrap().to_owned();
         let bytes = from_hex(&fs::read_to_string(&path).unwrap());
         let problem = match file.split('.').next().unwrap() {
+            "advert" => problem::<AdvertRecord>(&bytes),
+            "advert_closed" => problem::<AdvertClosedRecord>(&bytes),
             "bulk_open_response" => problem::<bulk::OpenResponse>(&bytes),
             "bulk_control" => problem::<bulk::ControlMessage>(&bytes),
             "bulk_open" => problem::<bulk::Open>(&bytes),

@@ -102,6 +102,134 @@ fn signatures_are_bounded() {
 }
 
 #[test]
+fn adverts_are_bounded() {
+    let good = samples::advert_record();
+    let bad = |change: fn(&mut Advert), expected| {
+        check(&good, |record| change(&mut record.advert), expected);
+    };
+    bad(|a| a.roles.clear(), "roles: 0 is not within 1 to 8");
+    bad(|a| a.roles = vec![a.roles[0].clone(); 9], "roles: 9 is not within 1 to 8");
+    bad(|a| a.roles[0].count = 0, "count: 0 is not within 1 to 4096");
+    bad(|a| a.roles[0].count = 4_097, "count: 4097 is not within 1 to 4096");
+    bad(|a| a.roles[0].minimum = 5, "minimum: 5 is not within 0 to 4");
+    bad(
+        |a| a.roles[1].bid_micros = u64::MAX,
+        "bid_micros: 18446744073709551615 is not within 0 to 1000000000000000000",
+    );
+    bad(|a| a.window_us = 0, "window_us: 0 is not within 1 to 30000000");
+    bad(|a| a.window_us = 30_000_001, "window_us: 30000001 is not within 1 to 30000000");
+    bad(
+        |a| a.lease_ttl_us = u64::MAX,
+        "lease_ttl_us: 18446744073709551615 is not within 0 to 315360000000000",
+    );
+    let bad = |change: fn(&mut AdvertRecord), expected| check(&good, change, expected);
+    bad(|r| r.peer.clear(), "peer: must not be empty");
+    bad(|r| r.organisation.clear(), "organisation: a name must not be empty");
+    bad(|r| r.addresses = vec![vec![1]; 17], "addresses: has 17, at most 16 are taken");
+    let closed = samples::advert_closed_record();
+    check(&closed, |record| record.peer.clear(), "peer: must not be empty");
+}
+
+#[test]
+fn offers_and_receipts_are_bounded() {
+    let good = samples::offer_request();
+    let bad = |change: fn(&mut OfferRequest), expected| {
+        let request = samples::request(RequestBody::Offer(Box::new(good.clone())));
+        let change = |request: &mut Request| match &mut request.body {
+            RequestBody::Offer(offer) => change(offer),
+            _ => unreachable!("it is an offer"),
+        };
+        check(&request, change, expected);
+    };
+    bad(|o| o.offer.roles.clear(), "roles: 0 is not within 1 to 8");
+    bad(|o| o.offer.roles = vec![o.offer.roles[0].clone(); 9], "roles: 9 is not within 1 to 8");
+    bad(|o| o.offer.roles[0].role = 8, "role: 8 is not within 0 to 7");
+    bad(
+        |o| o.offer.roles[0].portion.devices = vec![(1, 1); 65],
+        "devices: has 65, at most 64 are taken",
+    );
+    bad(|o| o.offer.roles[0].portion.slots = vec![1; 33], "slots: has 33, at most 32 are taken");
+    bad(
+        |o| o.offer.roles[0].portion.devices[0].1 = 1_001,
+        "milli_gpu: 1001 is not within 0 to 1000",
+    );
+    bad(|o| o.offer.worker.executors[0].name.clear(), "executor: a name must not be empty");
+    bad(|o| o.addresses = vec![vec![1]; 17], "addresses: has 17, at most 16 are taken");
+
+    let report = |change: fn(&mut SignedReceipt)| {
+        let mut signed = SignedReceipt::from(&samples::receipt(true));
+        change(&mut signed);
+        encode(&Reports { reports: vec![Report::ReceiptIssued(Box::new(signed))], skipped: 0 })
+    };
+    assert!(report(|_| ()).is_ok());
+    for (change, expected) in [
+        (
+            (|r| r.worker.bytes = vec![0; 129]) as fn(&mut SignedReceipt),
+            "signature: has 129, at most 128 are taken",
+        ),
+        (|r| r.worker.key.clear(), "key: must not be empty"),
+        (
+            |r| r.scheduler.as_mut().unwrap().key = vec![0; 129],
+            "key: has 129, at most 128 are taken",
+        ),
+        (|r| r.portion.slots = vec![1; 33], "slots: has 33, at most 32 are taken"),
+    ] {
+        let error = report(change).unwrap_err().to_string();
+        assert_eq!(error, format!("message to a scheduler: {expected}"));
+    }
+}
+
+/// What a scheduler would pay at most concerns nobody else: a worker that knew it would ask for it.
+#[test]
+fn the_highest_price_is_in_no_message() {
+    use hypha_market::{Gang, GangAction, GangContext, GangRole, GangSpec};
+    const MAX: u64 = 0x12_3456_789a_bcde;
+    let (from, now) = (samples::advert(), Time::from_micros(1));
+    let role = |role: &hypha_engine::WantedRole| GangRole {
+        name: role.name.clone(),
+        requirement: role.requirement.clone(),
+        count: role.count,
+        minimum: role.minimum,
+        wants_all: false,
+        bid: role.bid,
+        max: hypha_model::Money::from_micros(MAX),
+    };
+    let spec = GangSpec {
+        roles: from.roles.iter().map(role).collect(),
+        priority: from.priority,
+        is_preemptible: true,
+        maximise: Default::default(),
+        budget: Some(hypha_model::Money::from_micros(MAX)),
+        window: from.window,
+        lease_ttl: from.lease_ttl,
+    };
+    let mut gang = Gang::new(std::sync::Arc::new(spec), now);
+    let mut actions = Vec::new();
+    let context = &mut GangContext {
+        now,
+        rng: &mut Rng::new(1),
+        next_number: &mut || 1,
+        candidates: &|_, _| Vec::new(),
+    };
+    gang.wake(context, &mut actions);
+    let advert = actions.into_iter().find_map(|action| match action {
+        GangAction::Advertise { advert, .. } => Some(advert),
+        _ => None,
+    });
+    let advert = advert.expect("the gang advertises");
+    let record = AdvertRecord { advert: Advert::from(&*advert), ..samples::advert_record() };
+    let order = Order::from(hypha_engine::ToWorker::Advertise(advert));
+    let messages =
+        [encode(&record).unwrap(), encode(&Orders { orders: vec![order], skipped: 0 }).unwrap()];
+    let contains = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|at| at == part);
+    for bytes in messages {
+        assert!(contains(&bytes, &110_000_000_u32.to_be_bytes()), "the bid is in it");
+        assert!(!contains(&bytes, &MAX.to_be_bytes()[1..]), "the highest price is in it");
+        assert!(!contains(&bytes, MAX.to_string().as_bytes()), "the highest price is in it");
+    }
+}
+
+#[test]
 fn requests_and_responses_are_bounded() {
     let good = samples::request(RequestBody::Health);
     check(
@@ -266,11 +394,19 @@ impl NameText for Option<hypha_model::Name> {
 
 #[test]
 fn no_signature_is_valid_for_another_kind() {
-    let kinds = [SignedKind::Worker, SignedKind::Dataset, SignedKind::Farewell];
+    let kinds = [
+        SignedKind::Worker,
+        SignedKind::Dataset,
+        SignedKind::Farewell,
+        SignedKind::Advert,
+        SignedKind::AdvertClosed,
+    ];
     let contexts: std::collections::BTreeSet<_> = kinds.map(SignedKind::context).into();
     assert_eq!(contexts.len(), kinds.len());
     // Part of the signed bytes: a change voids every signature in the network.
     assert_eq!(SignedKind::Worker.context(), "hypha/1/worker-record");
     assert_eq!(SignedKind::Dataset.context(), "hypha/1/dataset-record");
     assert_eq!(SignedKind::Farewell.context(), "hypha/1/farewell");
+    assert_eq!(SignedKind::Advert.context(), "hypha/1/advert");
+    assert_eq!(SignedKind::AdvertClosed.context(), "hypha/1/advert-closed");
 }

@@ -4,12 +4,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use hypha_engine::{
-    DevicePart, Dispatch, FromWorker, LeaseRequest, Outcome, OwnerReason, Portion, ToWorker,
+    DevicePart, Dispatch, FromWorker, LeaseRequest, OfferedRole, Outcome, OwnerReason, Portion,
+    Receipt, Signature, ToWorker, WantedRole,
 };
 use hypha_model::{
-    AttemptId, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId, Metadata,
-    MetadataValue, ObjectRef, Payload, Priority, Requirement, Rng, Span, TaskError, TaskId,
-    TaskResult, TaskSpec, Time, Usage,
+    AdvertId, AttemptId, Epoch, ExecutorClass, FailureKind, Fence, GpuIds, InputKind, LeaseId,
+    Metadata, MetadataValue, Money, ObjectRef, OfferId, Payload, Priority, Requirement, Rng,
+    SchedulerId, Span, TaskError, TaskId, TaskResult, TaskSpec, Time, Usage, WorkerId,
 };
 use hypha_wire::revocation::*;
 use hypha_wire::worker::{Class, Device, Executor};
@@ -186,6 +187,7 @@ pub(crate) fn dispatch() -> Dispatch {
         gpu_ids: GpuIds::default(),
         priority: Priority::from_milli(-900),
         deadline: Some(Span::from_secs(60)),
+        ..Requirement::default()
     };
     let spec = TaskSpec {
         requirement,
@@ -259,9 +261,9 @@ pub(crate) fn from_worker() -> Vec<FromWorker> {
         FromWorker::Finished { attempt, fence, run, outcome: failed },
         FromWorker::Finished { attempt, fence, run, outcome: Outcome::TimedOut },
     ];
-    // Later releases have more reasons; see `of_delegation`.
+    // Later releases have more reasons; see `of_delegation` and `of_owners`.
     let reserved = hypha_model::RefusalKind::Reserved;
-    for kind in hypha_model::RefusalKind::ALL.into_iter().filter(|kind| *kind != reserved) {
+    for kind in hypha_model::RefusalKind::ALL.into_iter().filter(|kind| *kind < reserved) {
         let refusal = hypha_model::Refusal { kind, needed: 2, present: 1 };
         all.push(FromWorker::LeaseRefused { request: 1, refusal });
         all.push(FromWorker::Refused { attempt, fence, refusal });
@@ -284,14 +286,19 @@ pub(crate) fn of_unreachable() -> Vec<FromWorker> {
     ]
 }
 
-/// What later releases add: an owner who lets nothing new begin.
+/// What later releases add: an owner who lets nothing new begin, and one who refuses a lease by the terms.
 pub(crate) fn of_owners() -> Vec<FromWorker> {
     let reasons = [OwnerReason::Paused, OwnerReason::OffHours, OwnerReason::InUse];
     let message = |reason| FromWorker::Unreachable {
         executors: vec!["vllm".parse().unwrap()],
         owner: Some(reason),
     };
-    reasons.map(message).to_vec()
+    let refused = |kind| {
+        let refusal = hypha_model::Refusal::without_amount(kind);
+        FromWorker::LeaseRefused { request: 1, refusal }
+    };
+    let kinds = [hypha_model::RefusalKind::NotServed, hypha_model::RefusalKind::Price];
+    reasons.map(message).into_iter().chain(kinds.map(refused)).collect()
 }
 
 /// What later releases add: attempts that a back end has, and reserved room.
@@ -426,6 +433,140 @@ pub(crate) fn resumed() -> Vec<ToWorker> {
     vec![ToWorker::Dispatch(Arc::new(dispatch))]
 }
 
+fn advert_id() -> AdvertId {
+    AdvertId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(3))
+}
+
+fn offer_id() -> OfferId {
+    OfferId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(4))
+}
+
+fn worker_id() -> WorkerId {
+    WorkerId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(5))
+}
+
+fn portion() -> Portion {
+    Portion {
+        cpu_milli: 1_500,
+        memory_bytes: 1 << 34,
+        storage_bytes: 0,
+        devices: vec![DevicePart { memory_bytes: 1 << 33, milli_gpu: 500 }, DevicePart::default()],
+        slots: vec![1, 0, 7],
+    }
+}
+
+/// An advert with every field set.
+pub(crate) fn advert() -> hypha_engine::Advert {
+    let requirement = Arc::new(dispatch().spec.requirement.clone());
+    let role = |name: &str, count, minimum, bid| WantedRole {
+        name: name.parse().unwrap(),
+        requirement: Arc::clone(&requirement),
+        count,
+        minimum,
+        wants_all: false,
+        bid: Money::from_micros(bid),
+    };
+    hypha_engine::Advert {
+        id: advert_id(),
+        roles: vec![role("worker", 4, 2, 110_000_000), role("parameter_server", 1, 1, 130_000_000)],
+        priority: Priority::from_milli(500),
+        is_preemptible: true,
+        is_replacement: true,
+        waited: Span::from_secs(7),
+        window: Span::from_millis(500),
+        offers_wanted: 30,
+        lease_ttl: Span::from_secs(10),
+    }
+}
+
+/// An offer with every field set.
+pub(crate) fn offer() -> hypha_engine::Offer {
+    let offered =
+        |role| OfferedRole { role, price: Money::from_micros(120_000_000), portion: portion() };
+    hypha_engine::Offer {
+        id: offer_id(),
+        advert: advert_id(),
+        worker: Arc::new(worker().to_model(worker_id()).unwrap()),
+        epoch: Epoch(7),
+        roles: vec![offered(0), offered(1)],
+        reserved_for: Span::from_millis(2_500),
+        speed_milli: Some(1_200),
+        backlog: Span::from_secs(3),
+        is_relayed: true,
+    }
+}
+
+pub(crate) fn receipt(is_countersigned: bool) -> hypha_engine::SignedReceipt {
+    let signature = |first: u8| Signature {
+        key: [&[0x08, 0x01, 0x12, 0x20], &ramp(32)[..]].concat(),
+        bytes: ramp(64).into_iter().map(|byte| byte ^ first).collect(),
+    };
+    let receipt = Receipt {
+        lease: lease(),
+        worker: worker_id(),
+        scheduler: SchedulerId::new(Time::from_micros(1_800_000_000_000_000), &mut Rng::new(6)),
+        organisation: "Universität Ulm".parse().unwrap(),
+        portion: portion(),
+        price: Money::from_micros(120_000_000),
+        held: Span::from_secs(3_600),
+        number: 9,
+        is_final: is_countersigned,
+    };
+    let scheduler = is_countersigned.then(|| signature(0xff));
+    hypha_engine::SignedReceipt { receipt, worker: signature(0), scheduler }
+}
+
+/// What later releases add: the market.
+pub(crate) fn of_market() -> Vec<FromWorker> {
+    let (lease, epoch) = (lease(), Epoch(7));
+    let bare = hypha_engine::Offer {
+        worker: Arc::new(Worker::default().to_model(worker_id()).unwrap()),
+        speed_milli: None,
+        is_relayed: false,
+        ..offer()
+    };
+    vec![
+        FromWorker::Offered(Arc::new(offer())),
+        FromWorker::Offered(Arc::new(bare)),
+        FromWorker::NotOffered(advert_id()),
+        FromWorker::OfferUnknown(offer_id()),
+        FromWorker::ReceiptIssued(Arc::new(receipt(false))),
+        FromWorker::Preempted { lease, epoch, grace: Span::from_secs(30) },
+    ]
+}
+
+/// What later releases add: the market.
+pub(crate) fn for_market() -> Vec<ToWorker> {
+    let plain = hypha_engine::Advert { is_preemptible: false, is_replacement: false, ..advert() };
+    let ttl = Span::from_secs(10);
+    vec![
+        ToWorker::Advertise(Arc::new(advert())),
+        ToWorker::Advertise(Arc::new(plain)),
+        ToWorker::CloseAdvert(advert_id()),
+        ToWorker::AcceptOffer { offer: offer_id(), role: 1, request: 3, ttl },
+        ToWorker::DeclineOffer(offer_id()),
+        ToWorker::ReceiptCountersigned(Arc::new(receipt(true))),
+    ]
+}
+
+pub(crate) fn advert_record() -> AdvertRecord {
+    AdvertRecord {
+        peer: peer(),
+        organisation: "Universität Ulm".into(),
+        issued_unix_ms: 1_800_000_000_123,
+        advert: Advert::from(&advert()),
+        addresses: vec![address(1), address(2)],
+    }
+}
+
+pub(crate) fn advert_closed_record() -> AdvertClosedRecord {
+    AdvertClosedRecord { peer: peer(), issued_unix_ms: 1_800_000_000_123, advert: advert_id() }
+}
+
+pub(crate) fn offer_request() -> OfferRequest {
+    OfferRequest { offer: Offer::from(&offer()), addresses: vec![address(1)] }
+}
+
 pub(crate) fn orders(messages: Vec<ToWorker>) -> Orders {
     Orders { orders: messages.into_iter().map(Order::from).collect(), skipped: 0 }
 }
@@ -459,6 +600,8 @@ fn records() -> Vec<Sample> {
     let unsized_set = DatasetRecord { slices: None, bytes: None, ..dataset_record() };
     let kind = |kind, payload| SignedRecord { kind, payload, ..signed() };
     let dataset = kind(SignedKind::Dataset, encode(&dataset_record()).unwrap());
+    let advert = kind(SignedKind::Advert, encode(&advert_record()).unwrap());
+    let closed = kind(SignedKind::AdvertClosed, encode(&advert_closed_record()).unwrap());
     let leaving = kind(SignedKind::Farewell, encode(&farewell()).unwrap());
     vec![
         sample("worker_record", "full", worker_record()),
@@ -466,9 +609,14 @@ fn records() -> Vec<Sample> {
         sample("dataset_record", "full", dataset_record()),
         sample("dataset_record", "unsized", unsized_set),
         sample("farewell", "full", farewell()),
+        sample("advert", "full", advert_record()),
+        sample("advert", "unaddressed", AdvertRecord { addresses: vec![], ..advert_record() }),
+        sample("advert_closed", "full", advert_closed_record()),
         sample("signed", "worker", signed()),
         sample("signed", "dataset", dataset),
         sample("signed", "farewell", leaving),
+        sample("signed", "advert", advert),
+        sample("signed", "advert_closed", closed),
         sample("record_set", "full", record_set()),
         sample("record_set", "empty", RecordSet::default()),
     ]
@@ -490,6 +638,8 @@ fn messages() -> Vec<Sample> {
         sample("response", "health", response(ResponseBody::Health(health()))),
         sample("response", "bulk_addresses", response(addresses)),
         sample("request", "revocation_lists", request(RequestBody::RevocationLists(query))),
+        sample("request", "offer", request(RequestBody::Offer(Box::new(offer_request())))),
+        sample("response", "offer_received", response(ResponseBody::OfferReceived)),
         sample("request", "revocation_part", request(RequestBody::RevocationPart(part_query))),
         sample("response", "revocation_lists", response(ResponseBody::RevocationLists(index))),
         sample("response", "revocation_part", response(part)),
@@ -544,6 +694,8 @@ fn dispatches() -> Vec<Sample> {
         sample("reports", "answers", reports(of_answers())),
         sample("reports", "object", reports(of_object())),
         sample("reports", "object_before", reports(of_object_before())),
+        sample("orders", "market", orders(for_market())),
+        sample("reports", "market", reports(of_market())),
         sample("orders", "resumed", orders(resumed())),
         sample("orders", "interactive", orders(interactive())),
         sample("reports", "greeting", Reports::default()),
