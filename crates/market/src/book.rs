@@ -154,6 +154,8 @@ struct Lease<K> {
 #[derive(Clone, Debug)]
 struct Terms {
     minimum: Option<Arc<Requirement>>,
+    /// What a reservation could be accepted for instead of its minimum.
+    instead: Vec<Arc<Requirement>>,
     maximum: Option<Arc<Requirement>>,
     demand: Option<Arc<Requirement>>,
     is_short: bool,
@@ -841,6 +843,7 @@ impl Terms {
     fn new(wanted: &LeaseRequest, before: Option<&Terms>, now: Time) -> Terms {
         Terms {
             minimum: wanted.minimum.clone(),
+            instead: Vec::new(),
             maximum: wanted.maximum.clone(),
             demand: wanted.demand.clone().or_else(|| wanted.minimum.clone()),
             is_short: before.is_some_and(|before| before.is_short),
@@ -848,18 +851,20 @@ impl Terms {
         }
     }
 
-    /// The terms of a reservation, which waits for the first of its requirements that the worker could cover until it
-    /// holds one of them.
+    /// The terms of a reservation, which waits until it holds what one of its requirements needs: the first that the
+    /// worker could cover, and any of the others as far as there is room.
     fn fixed(wanted: &FixedPortion, worker: &Worker, now: Time) -> Terms {
-        let requirement = match wanted {
-            FixedPortion::AnyOf(requirements) => {
-                requirements.iter().find(|needs| needs.satisfied_by(worker).is_ok()).cloned()
-            }
-            FixedPortion::AllFree(needs) => Some(Arc::clone(needs)),
-            FixedPortion::Whole => None,
-        };
+        let mut requirements = match wanted {
+            FixedPortion::AnyOf(requirements) => requirements.clone(),
+            FixedPortion::AllFree(needs) => vec![Arc::clone(needs)],
+            FixedPortion::Whole => Vec::new(),
+        }
+        .into_iter()
+        .filter(|needs| needs.satisfied_by(worker).is_ok());
+        let requirement = requirements.next();
         Terms {
             minimum: requirement.clone(),
+            instead: requirements.collect(),
             maximum: requirement,
             demand: None,
             is_short: true,
@@ -869,7 +874,8 @@ impl Terms {
 
     fn claim<'a>(&'a self, holds: &'a Portion, fixed: Option<&'a Portion>) -> Claim<'a> {
         let (minimum, maximum) = (self.minimum.as_deref(), self.maximum.as_deref());
-        Claim { holds, fixed, minimum, maximum, demand: self.demand.as_deref() }
+        let demand = self.demand.as_deref();
+        Claim { holds, fixed, instead: &self.instead, minimum, maximum, demand }
     }
 
     /// Updates whether the limit covers the demand.
