@@ -129,7 +129,7 @@ async fn a_job_without_enough_workers_says_why_and_the_private_price_is_in_no_an
     let (_, wrong) = server.post("/api/v1/jobs", job(1).to_string().replace("2.5", "98.5")).await;
     let said = wrong["error"]["message"].as_str().unwrap();
     assert!(said.starts_with("resources.worker_price.bid: `98.5` is more than max"), "{said}");
-    seen.extend([short.to_string(), expensive.to_string()]);
+    seen.extend([wrong.to_string(), short.to_string(), expensive.to_string()]);
     for path in [
         "/api/v1/jobs",
         "/api/v1/market",
