@@ -14,7 +14,6 @@ use crate::app_state::AppState;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::response;
-use crate::service::SchedulerApi;
 
 /// The routes.
 pub(crate) fn routes() -> Router<AppState> {

@@ -5,6 +5,7 @@
 //! unless a requirement asks for a share, and stay with their holders where that is as fair.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use hypha_model::{Requirement, Worker};
 
@@ -17,6 +18,9 @@ pub struct Claim<'a> {
     pub holds: &'a Portion,
     /// Exactly this, if it is a fixed lease; the other amounts do not count then.
     pub fixed: Option<&'a Portion>,
+    /// Requirements that a reservation could be accepted for instead of its minimum: it gets what any one of them needs,
+    /// as far as there is room.
+    pub instead: &'a [Arc<Requirement>],
     /// What its lease promises at least.
     pub minimum: Option<&'a Requirement>,
     /// No more than this; `None` is all of the worker.
@@ -47,6 +51,7 @@ pub fn divide(worker: &Worker, idle: &Portion, claims: &[Claim<'_>]) -> Vec<Port
         division.cover_each(|claim| claim.minimum.filter(|_| is_next(claim)));
     }
     division.fix_each(|claim| claim.fixed.filter(|fixed| claim.holds != *fixed));
+    division.cover_alternatives();
     division.cover_each(|claim| claim.demand.filter(|_| free(claim)));
     division.cover_each(|claim| claim.maximum.filter(|_| free(claim)));
     division.share(|claim| free(claim) && claim.maximum.is_none() && claim.demand.is_some());
@@ -63,7 +68,7 @@ pub fn portion_for(
     requirement: &Requirement,
 ) -> Option<Portion> {
     let (minimum, maximum) = (Some(requirement), Some(requirement));
-    let claim = Claim { holds, fixed: None, minimum, maximum, demand: None };
+    let claim = Claim { holds, fixed: None, instead: &[], minimum, maximum, demand: None };
     let mut division = Division {
         worker,
         idle: open,
@@ -101,6 +106,16 @@ impl<'a> Division<'a> {
         for at in 0..self.claims.len() {
             if let Some(requirement) = wanted(&self.claims[at]) {
                 self.cover(at, requirement);
+            }
+        }
+    }
+
+    /// Grows the portions of reservations to cover any one of several requirements.
+    fn cover_alternatives(&mut self) {
+        for at in 0..self.claims.len() {
+            let claim = self.claims[at];
+            if claim.fixed.is_none() {
+                claim.instead.iter().for_each(|requirement| self.cover(at, requirement));
             }
         }
     }

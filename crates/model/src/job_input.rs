@@ -267,7 +267,8 @@ impl Problems {
         let max = self.note(Money::parse(&format!("{at}.max"), input.max.as_str()));
         let (bid, max) = (bid?, max?);
         if bid > max {
-            let problem = format!("is more than max = {max}: raise max or lower the bid");
+            // Without max: it is in no answer and no log, not even in this one.
+            let problem = "is more than max: raise max or lower the bid";
             self.0.push(FieldError::new(&format!("{at}.bid"), &input.bid, problem));
         }
         Some(PriceRange { bid, max })

@@ -217,7 +217,7 @@ impl Scheduler {
     }
 
     pub(crate) fn job_changed(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.service.core.job_changed()
+        self.service.core.job_changes()
     }
 }
 

@@ -33,15 +33,16 @@ impl SchedulerApi for GatedScheduler {
     fn now(&self) -> Time {
         self.memory.now()
     }
-    fn job_changes(&self) -> hypha_api::JobChanges {
-        self.memory.job_changes()
-    }
     fn execute(&self, command: Command) -> ServiceFuture<Reply> {
         self.memory.execute(command)
     }
     fn watch(&self, task: TaskId) -> Watch {
         SchedulerApi::watch(&*self.memory, task)
     }
+    fn job_changes(&self) -> hypha_api::JobChanges {
+        self.memory.job_changes()
+    }
+
     fn read(&self, look: &mut dyn FnMut(&Scheduler, Time)) {
         self.memory.read(look);
     }

@@ -14,6 +14,7 @@ mod http;
 mod https;
 mod instances;
 mod interrupted;
+mod jobs;
 mod lab;
 mod nat;
 mod outcomes;

@@ -519,3 +519,22 @@ fn any_sequence_of_events_keeps_the_book_consistent_and_settles() {
         }
     }
 }
+
+#[test]
+fn a_reservation_for_several_roles_gets_what_each_needs_from_a_shared_lease() {
+    let mut two = (*worker(0, 1)).clone();
+    let server = Executor { class: ExecutorClass::Aggregate, ..two.executors[0].clone() };
+    two.executors.push(server);
+    let mut rig = Rig::new(Arc::new(two));
+    rig.lease(at(0), 1);
+    let of_class = |class| Arc::new(Requirement { class, cpu_milli: 5_000, ..Default::default() });
+    let roles = [ExecutorClass::Inference, ExecutorClass::Aggregate].map(of_class);
+    let held = offer(1, 1);
+    assert_eq!(rig.reserve(at(1), held, FixedPortion::AnyOf(roles.to_vec())), Some(false));
+    rig.renew(at(2), 1, None);
+    assert_eq!(rig.book.cover_reservations(at(2)), [held]);
+    let choices: Vec<usize> = rig.book.choices(held).iter().map(|(role, _)| *role).collect();
+    assert_eq!(choices, [0, 1], "the scheduler may accept it for either");
+    let limit = rig.book.limit_of(shared(1)).unwrap();
+    assert_eq!(limit.cpu_milli, 3_000, "each needs as much, and only one is accepted");
+}

@@ -12,6 +12,8 @@ use crate::portion::Portion;
 #[derive(Clone, Debug)]
 pub(super) struct Wants {
     pub(super) minimum: Option<Arc<Requirement>>,
+    /// What a reservation could be accepted for instead of its minimum.
+    pub(super) instead: Vec<Arc<Requirement>>,
     pub(super) maximum: Option<Arc<Requirement>>,
     pub(super) demand: Option<Arc<Requirement>>,
     pub(super) is_short: bool,
@@ -19,10 +21,11 @@ pub(super) struct Wants {
 }
 
 impl Wants {
-    /// The terms of a request, by a scheduler whose terms were `before`.
+    /// What a request asks for, by a scheduler that wanted `before`.
     pub(super) fn new(wanted: &LeaseRequest, before: Option<&Wants>, now: Time) -> Wants {
         Wants {
             minimum: wanted.minimum.clone(),
+            instead: Vec::new(),
             maximum: wanted.maximum.clone(),
             demand: wanted.demand.clone().or_else(|| wanted.minimum.clone()),
             is_short: before.is_some_and(|before| before.is_short),
@@ -30,18 +33,20 @@ impl Wants {
         }
     }
 
-    /// The terms of a reservation, which waits for the first of its requirements that the worker could cover until it
-    /// holds one of them.
+    /// What a reservation wants, which waits until it holds what one of its requirements needs: the first that the
+    /// worker could cover, and any of the others as far as there is room.
     pub(super) fn fixed(wanted: &FixedPortion, worker: &Worker, now: Time) -> Wants {
-        let requirement = match wanted {
-            FixedPortion::AnyOf(requirements) => {
-                requirements.iter().find(|needs| needs.satisfied_by(worker).is_ok()).cloned()
-            }
-            FixedPortion::AllFree(needs) => Some(Arc::clone(needs)),
-            FixedPortion::Whole => None,
-        };
+        let mut requirements = match wanted {
+            FixedPortion::AnyOf(requirements) => requirements.clone(),
+            FixedPortion::AllFree(needs) => vec![Arc::clone(needs)],
+            FixedPortion::Whole => Vec::new(),
+        }
+        .into_iter()
+        .filter(|needs| needs.satisfied_by(worker).is_ok());
+        let requirement = requirements.next();
         Wants {
             minimum: requirement.clone(),
+            instead: requirements.collect(),
             maximum: requirement,
             demand: None,
             is_short: true,
@@ -51,7 +56,8 @@ impl Wants {
 
     pub(super) fn claim<'a>(&'a self, holds: &'a Portion, fixed: Option<&'a Portion>) -> Claim<'a> {
         let (minimum, maximum) = (self.minimum.as_deref(), self.maximum.as_deref());
-        Claim { holds, fixed, minimum, maximum, demand: self.demand.as_deref() }
+        let demand = self.demand.as_deref();
+        Claim { holds, fixed, instead: &self.instead, minimum, maximum, demand }
     }
 
     /// Updates whether the limit covers the demand.

@@ -50,7 +50,14 @@ fn check(worker: &Worker, claims: &[Claim<'_>], expected: &[(u64, u64, usize, u3
 fn a_single_claim_gets_everything() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
-    let claim = Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: None };
+    let claim = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: None,
+    };
     assert_eq!(divide(&worker, &Portion::whole(&worker), &[claim]), [Portion::whole(&worker)]);
 }
 
@@ -58,7 +65,14 @@ fn a_single_claim_gets_everything() {
 fn without_demand_everything_is_divided_evenly() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
-    let claim = Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: None };
+    let claim = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: None,
+    };
     check(&worker, &[claim, claim], &[(4_000, 50, 1, 2), (4_000, 50, 1, 2)]);
     check(&worker, &[claim; 3], &[(2_667, 34, 1, 2), (2_667, 33, 1, 1), (2_666, 33, 0, 1)]);
 }
@@ -67,7 +81,14 @@ fn without_demand_everything_is_divided_evenly() {
 fn claims_with_queued_tasks_get_what_the_others_do_not_need() {
     let worker = worker(2, 4);
     let nothing = Portion::empty(&worker);
-    let idle = Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: None };
+    let idle = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: None,
+    };
     let small = needs(1_000, 1, 0);
     let pressed = Claim { demand: Some(&small), ..idle };
     check(&worker, &[pressed, idle], &[(8_000, 100, 2, 4), (0, 0, 0, 0)]);
@@ -79,8 +100,14 @@ fn a_task_that_needs_more_than_half_is_not_starved_by_halves() {
     let worker = worker(1, 4);
     let nothing = Portion::empty(&worker);
     let large = needs(6_000, 70, 1);
-    let claim =
-        Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: Some(&large) };
+    let claim = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: Some(&large),
+    };
     // The second has its turn later.
     check(&worker, &[claim, claim], &[(6_000, 70, 1, 2), (2_000, 30, 0, 2)]);
 }
@@ -93,12 +120,19 @@ fn a_minimum_is_kept_and_a_maximum_is_not_exceeded() {
     let job = Claim {
         holds: &whole,
         fixed: None,
+        instead: &[],
         minimum: Some(&role),
         maximum: Some(&role),
         demand: None,
     };
-    let pressed =
-        Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: Some(&large) };
+    let pressed = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: Some(&large),
+    };
     // It would need all GPUs, but one is promised to the job, whichever claim goes first.
     check(&worker, &[pressed, job], &[(5_000, 70, 1, 3), (3_000, 30, 1, 1)]);
     check(&worker, &[job, pressed], &[(3_000, 30, 1, 1), (5_000, 70, 1, 3)]);
@@ -115,7 +149,14 @@ fn gpus_stay_with_their_holders_if_that_is_as_fair() {
         portion
     };
     let (a, b) = (holds(&[1, 3]), holds(&[0, 2]));
-    let claim = |holds| Claim { holds, fixed: None, minimum: None, maximum: None, demand: None };
+    let claim = |holds| Claim {
+        holds,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: None,
+    };
     let parts = divide(&worker, &Portion::whole(&worker), &[claim(&a), claim(&b)]);
     assert_eq!((&parts[0].devices, &parts[1].devices), (&a.devices, &b.devices));
 }
@@ -125,8 +166,14 @@ fn a_share_of_a_gpu_goes_to_each_claim_that_needs_one() {
     let worker = worker(1, 4);
     let nothing = Portion::empty(&worker);
     let half = Requirement { milli_gpu: 500, gpu_memory_bytes: 30, ..needs(0, 0, 1) };
-    let claim =
-        Claim { holds: &nothing, fixed: None, minimum: None, maximum: None, demand: Some(&half) };
+    let claim = Claim {
+        holds: &nothing,
+        fixed: None,
+        instead: &[],
+        minimum: None,
+        maximum: None,
+        demand: Some(&half),
+    };
     let parts = divide(&worker, &Portion::whole(&worker), &[claim, claim]);
     assert!(parts.iter().all(|part| part.refusal_for(&worker, &half).is_none()), "{parts:?}");
 }
@@ -155,7 +202,7 @@ proptest! {
         let nothing = Portion::empty(&worker);
         let claims: Vec<Claim<'_>> = wanted
             .iter()
-            .map(|(maximum, need)| Claim { holds: &nothing, fixed: None, minimum: None, maximum: maximum.as_ref(), demand: need.as_ref() })
+            .map(|(maximum, need)| Claim { holds: &nothing, fixed: None, instead: &[], minimum: None, maximum: maximum.as_ref(), demand: need.as_ref() })
             .collect();
         let parts = divide(&worker, &Portion::whole(&worker), &claims);
         let sum = parts.iter().fold(nothing.clone(), |sum, part| sum.plus(part));

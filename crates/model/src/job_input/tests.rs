@@ -125,7 +125,7 @@ fn invalid_fields_are_named() {
             "num_workers = 4\nmin_workers = 0",
             "resources.min_workers: `0` is invalid",
         ),
-        ("bid = 110.0", "bid = 200", "resources.worker_price.bid: `200` is more than max = 160"),
+        ("bid = 110.0", "bid = 200", "resources.worker_price.bid: `200` is more than max: raise"),
         ("bid = 110.0", "bid = nan", "resources.worker_price.bid: `NaN` is not finite"),
         ("max = 120.0", "max = -1", "resources.parameter_server_price.max: `-1` is negative"),
         ("min = 10.0", "min = -10.0", "resources.worker[0].min: `-10` is negative"),

@@ -10,7 +10,7 @@ use hypha_engine::store::AnyStore;
 use hypha_engine::{Command, FromWorker, NewTask, Reply, Scheduler, SchedulerEvent, SchedulerStep};
 use hypha_model::{TaskId, Time, WorkerId};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::effects::{Requester, SchedulerEffectHandler, SchedulerMachine};
 
@@ -106,7 +106,7 @@ impl SchedulerCore {
         self.machine.handler().watch(task)
     }
 
-    /// Changes whenever a job does.
+    /// Changes whenever a job has changed. Get it before you look at the job, so that no change is missed.
     pub(super) fn job_changes(&self) -> JobChanges {
         self.machine.handler().job_changes.subscribe()
     }
@@ -126,12 +126,6 @@ impl SchedulerCore {
             }
             granted.await;
         }
-    }
-
-    /// Changes whenever a job has changed. Get it before you look at the job, so that no change is missed.
-    #[allow(dead_code, reason = "the API of jobs waits on it")]
-    pub(super) fn job_changed(&self) -> watch::Receiver<u64> {
-        self.machine.handler().job_changes.subscribe()
     }
 
     /// The time of the machine's clock.
