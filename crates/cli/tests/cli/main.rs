@@ -15,6 +15,7 @@ mod https;
 mod instances;
 mod interrupted;
 mod jobs;
+mod market;
 mod lab;
 mod nat;
 mod outcomes;
