@@ -24,6 +24,9 @@ pub const MAX_OPEN_ADVERTS: usize = 256;
 pub const RESERVED_AFTER_WINDOW: Span = Span::from_secs(2);
 /// The number of workers for which delays are spread. Of this many, about one answers at once.
 const SPREAD_OVER: f64 = 100_000.0;
+/// The share of the window in which workers answer gossip. The rest is for the way of the advert and of the offer, and for
+/// other schedulers to give up what they hold without using it: an offer that comes after the window is lost.
+const ANSWER_SHARE: f64 = 0.6;
 /// How many reservations and leases of a scheduler are remembered.
 const MAX_REMEMBERED_USES: u32 = 64;
 /// With fewer, a scheduler has the best standing: one lost message says nothing.
@@ -35,6 +38,8 @@ const FIT_ADVANTAGE: f64 = 10.0;
 #[derive(Clone, Debug, Default)]
 pub struct Arbiter {
     open: BTreeMap<(SchedulerId, AdvertId), OpenAdvert>,
+    /// A planted fault: adverts for replacements go last.
+    newcomers_first: bool,
 }
 
 /// An advert that has not been answered, or not by all that the worker has to offer.
@@ -50,7 +55,10 @@ pub struct OpenAdvert {
     pub roles: Vec<(u16, Money)>,
     /// It came directly, and its scheduler expects an answer.
     pub is_direct: bool,
-    standing: u8,
+    /// The standing of its scheduler.
+    pub standing: u8,
+    /// Whether it goes before others of its priority.
+    pub is_replacement: bool,
     /// It is not answered before this.
     answer_at: Time,
     /// It is not answered after this.
@@ -95,14 +103,30 @@ impl Arbiter {
         if self.open.len() >= MAX_OPEN_ADVERTS {
             return Err(Ignored::TooMany);
         }
-        let delay = fit.map_or(Span::ZERO, |fit| answer_delay(advert.window, fit, rng));
+        let spread = advert.window.mul_f64(ANSWER_SHARE);
+        let delay = fit.map_or(Span::ZERO, |fit| answer_delay(spread, fit, rng));
         let answer_at = now + delay.max(COMPARISON_WINDOW).min(advert.window);
         let closes_at = now + advert.window;
         let is_direct = fit.is_none();
-        let open =
-            OpenAdvert { from, advert, priority, roles, is_direct, standing, answer_at, closes_at };
+        let is_replacement = advert.is_replacement != self.newcomers_first;
+        let open = OpenAdvert {
+            from,
+            advert,
+            priority,
+            roles,
+            is_direct,
+            standing,
+            is_replacement,
+            answer_at,
+            closes_at,
+        };
         self.open.insert(key, open);
         Ok(())
+    }
+
+    /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
+    pub fn mutate_order(&mut self) {
+        self.newcomers_first = cfg!(feature = "mutants");
     }
 
     /// The scheduler has enough offers, or wants none any more. Returns whether the advert was open.
@@ -166,7 +190,7 @@ impl OpenAdvert {
         let price = self.roles.iter().map(|(_, price)| *price).max().unwrap_or(Money::ZERO);
         (
             Reverse(self.priority),
-            Reverse(self.advert.is_replacement),
+            Reverse(self.is_replacement),
             Reverse(self.standing),
             Reverse(price),
             Reverse(self.advert.waited),

@@ -9,6 +9,7 @@
 //! fixed lease begins as a reservation for an offer: it holds nothing until all that it wants is free, then exactly that
 //! until it ends. While it waits, the shared leases shrink to make room.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -31,6 +32,10 @@ pub const TURN_DURATION: Span = Span::from_secs(10);
 /// How often a holder is asked to renew early after a change. Its limit settles after two or three renewals; many more
 /// would be a fault in the division, and must not keep the network busy.
 const MAX_EARLY_RENEWALS: u8 = 8;
+
+/// How long a reservation waits for shared leases to give up what all of its requirements need, before it takes what some
+/// of them need: two round trips, in which holders are asked to renew and do.
+const PARTIAL_AFTER: Span = Span::from_millis(250);
 
 /// The key of a booking.
 pub trait LeaseKey: Ord + Copy {
@@ -68,6 +73,10 @@ pub struct Reservation {
     pub priority: Priority,
     /// Whether the lease may be taken back, with notice.
     pub is_preemptible: bool,
+    /// Whether it is for a gang that has lost a member.
+    pub is_replacement: bool,
+    /// The standing of its scheduler ([`SchedulerRecord::standing`](crate::SchedulerRecord::standing)).
+    pub standing: u8,
 }
 
 /// A scheduler's request for a lease.
@@ -122,6 +131,8 @@ pub struct LeaseBook<K> {
     waiting: BTreeMap<SchedulerId, (Terms, Time)>,
     /// A planted fault: capacity that others hold is granted again. Has no effect without the `mutants` feature.
     grants_twice: bool,
+    /// A planted fault: leases are taken back for equals.
+    preempts_equals: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -144,9 +155,14 @@ struct Lease<K> {
     is_offer: bool,
     priority: Priority,
     is_preemptible: bool,
+    /// Which of the reservations that wait gets its capacity first.
+    rank: Rank,
     /// It was told that it is taken back: renewals no longer extend it.
     is_noticed: bool,
 }
+
+/// Lower goes first: the higher priority, then a gang that has lost a member, then the scheduler that uses what it takes.
+type Rank = (Reverse<Priority>, Reverse<bool>, Reverse<u8>);
 
 /// What a scheduler wants, and since when it has it or is short of it.
 #[derive(Clone, Debug)]
@@ -169,6 +185,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             ending: BTreeMap::new(),
             waiting: BTreeMap::new(),
             grants_twice: false,
+            preempts_equals: false,
             worker,
         }
     }
@@ -176,6 +193,11 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
     pub fn mutate_double_grant(&mut self) {
         self.grants_twice = cfg!(feature = "mutants");
+    }
+
+    /// Plants another. Does nothing without the `mutants` feature.
+    pub fn mutate_preemption(&mut self) {
+        self.preempts_equals = cfg!(feature = "mutants");
     }
 
     /// A scheduler requests a lease. A new request replaces its earlier lease, and runs under that continue.
@@ -282,6 +304,8 @@ impl<K: LeaseKey> LeaseBook<K> {
         let mut lease = self.empty_lease(id(), Terms::fixed(&wanted.portion, &self.worker, now));
         (lease.ttl, lease.until) = (wanted.time, now + wanted.time);
         (lease.priority, lease.is_preemptible) = (wanted.priority, wanted.is_preemptible);
+        lease.rank =
+            (Reverse(wanted.priority), Reverse(wanted.is_replacement), Reverse(wanted.standing));
         (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted.portion), true, true);
         self.leases.insert(holder, lease);
         self.allow_early_renewals();
@@ -292,28 +316,112 @@ impl<K: LeaseKey> LeaseBook<K> {
     pub fn cover_reservations(&mut self, now: Time) -> Vec<Holder> {
         let is_pending = |(_, lease): &(&Holder, &Lease<K>)| lease.is_pending;
         let mut pending: Vec<_> = self.leases.iter().filter(is_pending).collect();
-        pending.sort_by_key(|(holder, lease)| (lease.terms.since, **holder));
+        pending.sort_by_key(|(holder, lease)| (lease.rank, lease.terms.since, **holder));
         let pending: Vec<Holder> = pending.into_iter().map(|(holder, _)| *holder).collect();
         pending.into_iter().filter(|holder| self.cover_reservation(now, *holder)).collect()
     }
 
     /// Gives a reservation its capacity, if all that one of its requirements needs is free.
     fn cover_reservation(&mut self, now: Time, holder: Holder) -> bool {
-        let open = self.available_to(holder);
         let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
             return false;
         };
+        let open = self.available_to(holder).minus(&self.promised_before(holder));
         let limit = match &lease.fixed {
             Some(FixedPortion::Whole) => Some(self.whole.clone()),
             Some(FixedPortion::AnyOf(requirements)) => self.portion_for_any(requirements, &open),
             None => None,
         };
         let Some(limit) = limit.filter(|limit| open.covers(limit)) else { return false };
+        // An offer for some roles only, while others could be served soon, would leave those without offers.
+        if let Some(FixedPortion::AnyOf(requirements)) = &lease.fixed
+            && now < lease.terms.since + PARTIAL_AFTER
+            && self.covered_by(requirements, &limit)
+                < self.covered_by(requirements, &self.obtainable())
+        {
+            return false;
+        }
         let Some(lease) = self.leases.get_mut(&holder) else { return false };
         lease.ledger.resize(&limit.capacity(&self.worker));
         (lease.limit, lease.is_pending) = (limit, false);
         (lease.terms.is_short, lease.terms.since) = (false, now);
         true
+    }
+
+    /// How many of the requirements a portion covers, one at a time.
+    fn covered_by(&self, requirements: &[Arc<Requirement>], portion: &Portion) -> usize {
+        let is_covered = |needs: &&Arc<Requirement>| {
+            needs.satisfied_by(&self.worker).is_ok()
+                && portion.refusal_for(&self.worker, needs).is_none()
+        };
+        requirements.iter().filter(is_covered).count()
+    }
+
+    /// What fixed leases and runs leave: shared leases give up the rest when they renew.
+    fn obtainable(&self) -> Portion {
+        let open = self.leases.values().fold(self.whole.clone(), |open, lease| {
+            match lease.fixed.is_some() {
+                true => open.minus(&lease.held()),
+                false => open.minus(&in_use(&lease.ledger, &lease.used)),
+            }
+        });
+        self.ending.values().fold(open, |open, lease| open.minus(&lease.held()))
+    }
+
+    /// For each reservation that waits, what it is to get, in the order in which they get it.
+    fn awaited(&self) -> BTreeMap<Holder, Portion> {
+        let mut pending: Vec<_> =
+            self.leases.iter().filter(|(_, lease)| lease.is_pending).collect();
+        pending.sort_by_key(|(holder, lease)| (lease.rank, lease.terms.since, **holder));
+        if pending.is_empty() {
+            return BTreeMap::new();
+        }
+        let mut open = self.obtainable();
+        let mut awaited = BTreeMap::new();
+        for (holder, lease) in pending {
+            let wanted = match &lease.fixed {
+                Some(FixedPortion::AnyOf(requirements)) => {
+                    self.portion_for_any(requirements, &open)
+                }
+                _ => Some(self.whole.clone()),
+            };
+            // All of a worker that is not free soon does not keep others from a part of it.
+            let Some(wanted) = wanted else { continue };
+            if open.covers(&wanted) {
+                open = open.minus(&wanted);
+            }
+            awaited.insert(*holder, wanted);
+        }
+        awaited
+    }
+
+    /// What reservations that wait and go before `holder` are about to get.
+    fn promised_before(&self, holder: Holder) -> Portion {
+        let order = |holder: &Holder, lease: &Lease<K>| (lease.rank, lease.terms.since, *holder);
+        let own = self.leases.get(&holder).map(|lease| order(&holder, lease));
+        let nothing = Portion::empty(&self.worker);
+        let pending = self.leases.iter().filter(|(_, lease)| lease.is_pending);
+        if pending.clone().count() < 2 {
+            return nothing;
+        }
+        let obtainable = self.obtainable();
+        let awaited = self.awaited();
+        let before = pending.filter(|(other, lease)| Some(order(other, lease)) < own);
+        let promised = before.filter_map(|(other, _)| awaited.get(other));
+        promised.filter(|it| obtainable.covers(it)).fold(nothing, |sum, it| sum.plus(it))
+    }
+
+    /// Whether what `holder` has would do for a reservation that waits.
+    pub fn would_suffice(&self, holder: Holder, waiting: Holder) -> bool {
+        let held = self.leases.get(&holder).filter(|lease| !lease.is_pending);
+        let waiting = self.leases.get(&waiting).filter(|lease| lease.is_pending);
+        match (held, waiting.and_then(|lease| lease.fixed.as_ref())) {
+            (Some(held), Some(FixedPortion::AnyOf(needs))) => {
+                self.portion_for_any(needs, &held.limit).is_some()
+            }
+            (Some(held), Some(FixedPortion::Whole)) => held.limit.covers(&self.whole),
+            _ => false,
+        }
     }
 
     /// A portion of what is `open` that covers each of the requirements that fit, though not all of them at once. `None`
@@ -416,7 +524,8 @@ impl<K: LeaseKey> LeaseBook<K> {
                 other.is_preemptible
                     && !other.is_offer
                     && !other.is_noticed
-                    && other.priority < lease.priority
+                    && (other.priority < lease.priority
+                        || self.preempts_equals && other.priority == lease.priority)
             })
             .collect();
         victims.sort_by_key(|(holder, lease)| (lease.priority, **holder));
@@ -530,7 +639,16 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// When a lease expires, or a holder's turn ends while others wait for theirs.
     pub fn wake_at(&self, now: Time) -> Option<Time> {
-        let ends = self.leases.values().map(|lease| lease.until).min();
+        let partial = |lease: &Lease<K>| lease.terms.since + PARTIAL_AFTER;
+        let has_choice = |fixed: &FixedPortion| match fixed {
+            FixedPortion::AnyOf(requirements) => requirements.len() > 1,
+            FixedPortion::Whole => false,
+        };
+        let waits =
+            |lease: &&Lease<K>| lease.is_pending && lease.fixed.as_ref().is_some_and(has_choice);
+        let pending = self.leases.values().filter(waits).map(partial);
+        let ends = self.leases.values().map(|lease| lease.until);
+        let ends = ends.chain(pending.filter(|at| *at > now)).min();
         if !self.is_shared() || !self.terms().any(|terms| terms.is_short) {
             return ends;
         }
@@ -724,6 +842,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             is_offer: false,
             priority: Priority::default(),
             is_preemptible: false,
+            rank: Rank::default(),
             is_noticed: false,
         }
     }
@@ -746,8 +865,10 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// The fair share of each, whatever is held.
     fn fair_shares(&self, now: Time) -> BTreeMap<Holder, Portion> {
         let nothing = Portion::empty(&self.worker);
+        let awaited = self.awaited();
         let leases = self.leases.iter().map(|(holder, lease)| {
-            (*holder, &lease.terms, &lease.limit, lease.fixed_claim(&self.whole))
+            let fixed = (lease.fixed.is_some() && !lease.is_pending).then_some(&lease.limit);
+            (*holder, &lease.terms, &lease.limit, fixed.or_else(|| awaited.get(holder)))
         });
         let waiting = self.waiting.iter();
         let waiting = waiting
@@ -800,15 +921,6 @@ impl Holder {
 impl<K: LeaseKey> Lease<K> {
     fn grant(&self) -> LeaseGrant {
         LeaseGrant { lease: self.id, ttl: self.ttl, portion: Some(self.limit.clone()) }
-    }
-
-    /// The portion that a fixed lease has, or that a reservation of all of the worker waits for.
-    fn fixed_claim<'a>(&'a self, whole: &'a Portion) -> Option<&'a Portion> {
-        match &self.fixed {
-            Some(FixedPortion::Whole) if self.is_pending => Some(whole),
-            Some(_) if !self.is_pending => Some(&self.limit),
-            _ => None,
-        }
     }
 
     /// Its limit, and the runs that exceed it.

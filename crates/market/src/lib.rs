@@ -35,8 +35,8 @@ pub use book::{
 };
 pub use divide::{Claim, divide, portion_for};
 pub use gang::{
-    GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangRole, GangSpec, LossReason,
-    Maximise, StoredMember,
+    GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangMutant, GangRole, GangSpec,
+    LossReason, Maximise, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use portion::{DevicePart, Portion};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use hypha_machine::Rows;
 use hypha_market::{
-    Gang, GangAction, GangContext, GrantRecord, LeaseAccount, LedgerSum, LossReason, Offer,
-    Portion, WorkerStanding,
+    Gang, GangAction, GangContext, GangMember, GrantRecord, LeaseAccount, LedgerSum, LossReason,
+    Offer, Portion, WorkerStanding,
 };
 use hypha_model::{
     AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, OfferId, Requirement,
@@ -20,6 +20,7 @@ use crate::job::{
     MemberView, RoleView, StoredRun, accounts_of, jobs_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
+use crate::mutant::Mutant;
 use crate::record::Record;
 
 /// Jobs that have not ended. Each keeps leases and adverts, so they are fewer than tasks.
@@ -34,6 +35,8 @@ const MAX_GRANT_RECORDS: usize = 16_384;
 const MAX_CANDIDATES_EXAMINED: usize = 4_096;
 /// Accepted offers of which a late grant is recognised: more than are in flight within a round trip.
 const MAX_ACCEPTS_REMEMBERED: usize = 16_384;
+/// Leases of workers that left which are remembered: messages that overtake each other are close together.
+const MAX_LEFT_REMEMBERED: usize = 1_024;
 /// A release is repeated after this long, then after twice as long: a lost one would block the worker for the rest of the
 /// lease.
 const REPEAT_RELEASE_AFTER: Span = Span::from_millis(500);
@@ -54,6 +57,8 @@ pub(super) struct Jobs {
     grants: BTreeMap<WorkerId, GrantRecord>,
     /// The requests with which offers were accepted: a grant that comes too late is released.
     accepts: BTreeSet<u64>,
+    /// Leases that ended before their grants have arrived.
+    left: BTreeSet<LeaseId>,
     /// Leases that were released, while their workers may not know it.
     releases: BTreeMap<LeaseId, Releasing>,
     pub(super) accounts: BTreeMap<LeaseId, LeaseAccount>,
@@ -114,7 +119,8 @@ impl Scheduler {
             let spec = Arc::clone(&stored.accepted.plan.gang);
             let members = stored.runs.values().map(|run| run.member.clone()).collect();
             let progress = (&stored.done[..], stored.is_formed);
-            let gang = Gang::recover(spec, members, progress, now);
+            let mut gang = Gang::recover(spec, members, progress, now);
+            gang.mutate(self.settings.mutant.and_then(Mutant::of_gang));
             let mut runs = BTreeMap::new();
             for (lease, stored) in stored.runs {
                 self.jobs.by_lease.insert(lease, id);
@@ -140,7 +146,9 @@ impl Scheduler {
         let id = JobId::new(now, &mut self.rng);
         let accepted = Arc::new(AcceptedJob { id, plan, submitted: now });
         step.persist(Record::Job(JobRecord::Accepted(Arc::clone(&accepted))));
-        self.jobs.active.insert(id, Job::new(accepted, now));
+        let mut job = Job::new(accepted, now);
+        job.gang.mutate(self.settings.mutant.and_then(Mutant::of_gang));
+        self.jobs.active.insert(id, job);
         self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
         Some(id)
     }
@@ -239,6 +247,14 @@ impl Scheduler {
                 self.member_lost(now, lease, LossReason::Left, step);
                 let message = ToWorker::ReleaseLease { lease, epoch };
                 step.send(Effect::ToWorker { worker, message });
+            }
+            FromWorker::Left { epoch, lease: Some(lease) } => {
+                // Its grant may come later.
+                if self.jobs.left.len() >= MAX_LEFT_REMEMBERED {
+                    self.jobs.left.pop_first();
+                }
+                self.jobs.left.insert(lease);
+                return Some(FromWorker::Left { epoch, lease: Some(lease) });
             }
             message => return self.handle_run_message(now, worker, message, step),
         }
@@ -357,7 +373,10 @@ impl Scheduler {
         }
         let is_held = |run: &Run| holding.contains(&(run.stored.attempt, run.stored.fence));
         // It was never sent, or was lost on the way: the worker answers a repeated dispatch with its state.
+        let is_used =
+            !(cfg!(feature = "mutants") && self.settings.mutant == Some(Mutant::NeverUses));
         if job.gang.is_formed()
+            && is_used
             && let Some(run) = job.runs.get(&named.0).filter(|run| !is_held(run))
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored)
         {
@@ -451,8 +470,12 @@ impl Scheduler {
             }
             return is_late;
         };
-        self.with_job(now, id, step, |gang, context, actions| {
-            gang.granted(context, (worker, request), grant, actions);
+        let has_left = self.jobs.left.contains(&lease);
+        self.with_job(now, id, step, |gang, context, actions| match has_left {
+            true => gang.not_granted(context, request, actions),
+            false => {
+                gang.granted(context, (worker, request), grant, actions);
+            }
         });
         true
     }
@@ -549,7 +572,8 @@ impl Scheduler {
             GangAction::Joined(lease) => self.member_joined(now, (id, job), lease, step),
             GangAction::Formed(_) => {
                 step.persist(Record::Job(JobRecord::Formed(id)));
-                for run in job.runs.values() {
+                let is_used = !self.is(Mutant::NeverUses);
+                for run in job.runs.values().filter(|_| is_used) {
                     if let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored) {
                         let worker = run.stored.member.worker;
                         let message = ToWorker::Dispatch(dispatch);
@@ -603,6 +627,7 @@ impl Scheduler {
         self.jobs.by_lease.insert(lease, id);
         self.jobs.by_fence.insert(fence, (id, lease));
         if job.gang.is_formed()
+            && !self.is(Mutant::NeverUses)
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run)
         {
             step.send(Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) });
@@ -729,6 +754,23 @@ impl Scheduler {
         }
     }
 
+    /// The members of all gangs, with whether their gang is formed.
+    pub fn members(&self) -> impl Iterator<Item = (bool, &GangMember)> {
+        let jobs = self.jobs.active.values();
+        jobs.flat_map(|job| job.gang.members().map(|member| (job.gang.is_formed(), member)))
+    }
+
+    /// Whether the gang that this lease is for is formed; `None` if the lease is for no gang.
+    pub fn is_formed_with(&self, lease: LeaseId) -> Option<bool> {
+        let job = self.jobs.active.get(self.jobs.by_lease.get(&lease)?)?;
+        job.gang.member(lease).map(|_| job.gang.is_formed())
+    }
+
+    /// How many jobs have not ended.
+    pub fn open_jobs(&self) -> usize {
+        self.jobs.active.len()
+    }
+
     /// The job with this id.
     pub fn job(&self, id: JobId) -> Option<JobView> {
         if let Some(job) = self.jobs.active.get(&id) {
@@ -784,7 +826,7 @@ impl Jobs {
 impl Job {
     fn view(&self) -> JobView {
         let role_of = |at: u16| self.accepted.plan.gang.roles.get(usize::from(at));
-        let member = |member: &hypha_market::GangMember| {
+        let member = |member: &GangMember| {
             let run = self.runs.get(&member.lease);
             Some(MemberView {
                 role: role_of(member.role)?.name.clone(),

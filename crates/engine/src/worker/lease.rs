@@ -100,9 +100,9 @@ impl WorkerMachine {
             self.send_unreachable(from, step);
         }
         if let Some(until) = self.book.taken_back(holder) {
-            // The notice may have been lost, and the renewal must not be taken for more.
+            // The notice may have been lost, and no answer may be taken for a renewal.
             let grace = until.since(now);
-            send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
+            return send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
         }
         self.choose_executors(holder);
         let (usage, holding) = (self.usage, self.holding_for(holder));
