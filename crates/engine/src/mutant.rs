@@ -1,6 +1,7 @@
 //! Faults that can be planted into the machines, to show that the simulator's checkers notice them.
 //! Without the `mutants` feature they are compiled away.
 
+use hypha_market::GangMutant;
 use hypha_placement::PlacementMutant;
 use serde::{Deserialize, Serialize};
 
@@ -46,9 +47,39 @@ pub enum Mutant {
     UnagedPriorities,
     /// Interactive tasks queue behind batch tasks.
     QueuedInteractive,
+    /// A gang that is not formed keeps the members that it has.
+    KeptMembers,
+    /// A scheduler pays more than its highest price.
+    IgnoredMax,
+    /// A gang that got too few offers gives up.
+    ForgottenGang,
+    /// A worker offers itself below its owner's floor.
+    IgnoredFloor,
+    /// A receipt is countersigned, and that is not made durable.
+    LostReceipt,
+    /// A worker signs no receipts while a lease is held.
+    SilentRenewals,
+    /// A gang that has lost a member waits behind newcomers.
+    NewcomersFirst,
+    /// Leases are taken back for work of the same priority.
+    PreemptedByEquals,
+    /// A worker offers and does not grant.
+    NeverGrants,
+    /// A scheduler takes workers and does not use them.
+    NeverUses,
 }
 
 impl Mutant {
+    /// The fault that is planted into gangs.
+    pub(crate) fn of_gang(self) -> Option<GangMutant> {
+        match self {
+            Mutant::KeptMembers => Some(GangMutant::KeepsMembers),
+            Mutant::IgnoredMax => Some(GangMutant::IgnoresMax),
+            Mutant::ForgottenGang => Some(GangMutant::GivesUp),
+            _ => None,
+        }
+    }
+
     /// The fault that is planted into placement.
     pub(crate) fn of_placement(self) -> Option<PlacementMutant> {
         match self {

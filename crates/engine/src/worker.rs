@@ -266,6 +266,8 @@ impl Machine for WorkerMachine {
                 let scheduler = from.scheduler;
                 self.scheduler_connected(from);
                 self.repeat_receipts(scheduler, step);
+                // Shared leases are granted anew to a scheduler that was restarted, and fixed ones are not.
+                self.report_running(now, scheduler, |holder| holder.offer.is_some(), step);
             }
             WorkerEvent::AdvertReceived { from, advert } => {
                 self.scheduler_connected(from.clone());
@@ -337,6 +339,12 @@ impl WorkerMachine {
         if self.is(Mutant::DoubleGrant) {
             self.book.mutate_double_grant();
         }
+        if self.is(Mutant::PreemptedByEquals) {
+            self.book.mutate_preemption();
+        }
+        if self.is(Mutant::NewcomersFirst) {
+            self.market.mutate_order();
+        }
     }
 
     /// The runs that are running now: the id, the dispatch and since when.
@@ -365,6 +373,20 @@ impl WorkerMachine {
     /// The shared lease that a scheduler holds, and until when.
     pub fn lease_of(&self, scheduler: SchedulerId) -> Option<(LeaseId, Time)> {
         self.book.lease_of(Holder::shared(scheduler))
+    }
+
+    /// The lease that a run is under, and until when; `None` if it has ended.
+    pub fn lease_of_run(&self, id: RunId) -> Option<(LeaseId, Time)> {
+        self.book.lease_of(self.runs.get(&id)?.holder)
+    }
+
+    /// The leases that offers became: the scheduler, the lease, and until when.
+    pub fn fixed_leases(&self) -> impl Iterator<Item = (SchedulerId, LeaseId, Time)> {
+        let fixed = self.book.holders().filter(|holder| holder.offer.is_some());
+        fixed.filter_map(|holder| {
+            let (lease, until) = self.book.lease_of(holder)?;
+            Some((holder.scheduler, lease, until))
+        })
     }
 
     /// What a scheduler's shared lease covers.

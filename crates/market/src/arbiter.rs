@@ -38,6 +38,8 @@ const FIT_ADVANTAGE: f64 = 10.0;
 #[derive(Clone, Debug, Default)]
 pub struct Arbiter {
     open: BTreeMap<(SchedulerId, AdvertId), OpenAdvert>,
+    /// A planted fault: adverts for replacements go last.
+    newcomers_first: bool,
 }
 
 /// An advert that has not been answered, or not by all that the worker has to offer.
@@ -53,7 +55,10 @@ pub struct OpenAdvert {
     pub roles: Vec<(u16, Money)>,
     /// It came directly, and its scheduler expects an answer.
     pub is_direct: bool,
-    standing: u8,
+    /// The standing of its scheduler.
+    pub standing: u8,
+    /// Whether it goes before others of its priority.
+    pub is_replacement: bool,
     /// It is not answered before this.
     answer_at: Time,
     /// It is not answered after this.
@@ -108,10 +113,25 @@ impl Arbiter {
         let answer_at = now + delay.max(COMPARISON_WINDOW).min(advert.window);
         let closes_at = now + advert.window;
         let is_direct = fit.is_none();
-        let open =
-            OpenAdvert { from, advert, priority, roles, is_direct, standing, answer_at, closes_at };
+        let is_replacement = advert.is_replacement != self.newcomers_first;
+        let open = OpenAdvert {
+            from,
+            advert,
+            priority,
+            roles,
+            is_direct,
+            standing,
+            is_replacement,
+            answer_at,
+            closes_at,
+        };
         self.open.insert(key, open);
         Ok(())
+    }
+
+    /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
+    pub fn mutate_order(&mut self) {
+        self.newcomers_first = cfg!(feature = "mutants");
     }
 
     /// The scheduler has enough offers, or wants none any more. Returns whether the advert was open.
@@ -175,7 +195,7 @@ impl OpenAdvert {
         let price = self.roles.iter().map(|(_, price)| *price).max().unwrap_or(Money::ZERO);
         (
             Reverse(self.priority),
-            Reverse(self.advert.is_replacement),
+            Reverse(self.is_replacement),
             Reverse(self.standing),
             Reverse(price),
             Reverse(self.advert.waited),

@@ -12,6 +12,7 @@
 mod reservations;
 mod wants;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -37,6 +38,10 @@ pub const TURN_DURATION: Span = Span::from_secs(10);
 /// How often a holder is asked to renew early after a change. Its limit settles after two or three renewals; many more
 /// would be a fault in the division, and must not keep the network busy.
 const MAX_EARLY_RENEWALS: u8 = 8;
+
+/// How long a reservation waits for shared leases to give up what all of its requirements need, before it takes what some
+/// of them need: two round trips, in which holders are asked to renew and do.
+const PARTIAL_AFTER: Span = Span::from_millis(250);
 
 /// The key of a booking.
 pub trait LeaseKey: Ord + Copy {
@@ -105,6 +110,8 @@ pub struct LeaseBook<K> {
     waiting: BTreeMap<SchedulerId, (Wants, Time)>,
     /// A planted fault: capacity that others hold is granted again. Has no effect without the `mutants` feature.
     grants_twice: bool,
+    /// A planted fault: leases are taken back for equals.
+    preempts_equals: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -127,9 +134,14 @@ struct Lease<K> {
     is_offer: bool,
     priority: Priority,
     is_preemptible: bool,
+    /// Which of the reservations that wait gets its capacity first.
+    rank: Rank,
     /// It was told that it is taken back: renewals no longer extend it.
     is_noticed: bool,
 }
+
+/// Lower goes first: the higher priority, then a gang that has lost a member, then the scheduler that uses what it takes.
+type Rank = (Reverse<Priority>, Reverse<bool>, Reverse<u8>);
 
 impl<K: LeaseKey> LeaseBook<K> {
     /// The book of a worker without leases.
@@ -142,6 +154,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             ending: BTreeMap::new(),
             waiting: BTreeMap::new(),
             grants_twice: false,
+            preempts_equals: false,
             worker,
         }
     }
@@ -149,6 +162,11 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// Plants a fault, to show that a checker notices. Does nothing without the `mutants` feature.
     pub fn mutate_double_grant(&mut self) {
         self.grants_twice = cfg!(feature = "mutants");
+    }
+
+    /// Plants another. Does nothing without the `mutants` feature.
+    pub fn mutate_preemption(&mut self) {
+        self.preempts_equals = cfg!(feature = "mutants");
     }
 
     /// A scheduler requests a lease. A new request replaces its earlier lease, and runs under that continue.
@@ -299,7 +317,16 @@ impl<K: LeaseKey> LeaseBook<K> {
 
     /// When a lease expires, or a holder's turn ends while others wait for theirs.
     pub fn wake_at(&self, now: Time) -> Option<Time> {
-        let ends = self.leases.values().map(|lease| lease.until).min();
+        let partial = |lease: &Lease<K>| lease.terms.since + PARTIAL_AFTER;
+        let has_choice = |fixed: &FixedPortion| match fixed {
+            FixedPortion::AnyOf(requirements) => requirements.len() > 1,
+            FixedPortion::AllFree(_) | FixedPortion::Whole => false,
+        };
+        let waits =
+            |lease: &&Lease<K>| lease.is_pending && lease.fixed.as_ref().is_some_and(has_choice);
+        let pending = self.leases.values().filter(waits).map(partial);
+        let ends = self.leases.values().map(|lease| lease.until);
+        let ends = ends.chain(pending.filter(|at| *at > now)).min();
         if !self.is_shared() || !self.terms().any(|terms| terms.is_short) {
             return ends;
         }
@@ -493,6 +520,7 @@ impl<K: LeaseKey> LeaseBook<K> {
             is_offer: false,
             priority: Priority::default(),
             is_preemptible: false,
+            rank: Rank::default(),
             is_noticed: false,
         }
     }
@@ -515,8 +543,10 @@ impl<K: LeaseKey> LeaseBook<K> {
     /// The fair share of each, whatever is held.
     fn fair_shares(&self, now: Time) -> BTreeMap<Holder, Portion> {
         let nothing = Portion::empty(&self.worker);
+        let awaited = self.awaited();
         let leases = self.leases.iter().map(|(holder, lease)| {
-            (*holder, &lease.terms, &lease.limit, lease.fixed_claim(&self.whole))
+            let fixed = (lease.fixed.is_some() && !lease.is_pending).then_some(&lease.limit);
+            (*holder, &lease.terms, &lease.limit, fixed.or_else(|| awaited.get(holder)))
         });
         let waiting = self.waiting.iter();
         let waiting = waiting
@@ -569,15 +599,6 @@ impl Holder {
 impl<K: LeaseKey> Lease<K> {
     fn grant(&self) -> LeaseGrant {
         LeaseGrant { lease: self.id, ttl: self.ttl, portion: Some(self.limit.clone()) }
-    }
-
-    /// The portion that a fixed lease has, or that a reservation of all of the worker waits for.
-    fn fixed_claim<'a>(&'a self, whole: &'a Portion) -> Option<&'a Portion> {
-        match &self.fixed {
-            Some(FixedPortion::Whole) if self.is_pending => Some(whole),
-            Some(_) if !self.is_pending => Some(&self.limit),
-            _ => None,
-        }
     }
 
     /// Its limit, and the runs that exceed it.

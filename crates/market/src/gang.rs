@@ -15,7 +15,7 @@ use hypha_model::{
     AdvertId, Epoch, LeaseId, Maximise, Money, OfferId, Requirement, Rng, Span, Time, WorkerId,
 };
 
-use crate::advert::{Advert, Offer, WantedRole};
+use crate::advert::{Advert, Offer, WINDOW_RANGE, WantedRole};
 use crate::auction::{
     Auction, Choice, Member, OfferRefusal, Shortfall, Valuation, WorkerStanding, backoff,
     offers_wanted,
@@ -29,6 +29,8 @@ pub use member::{GangMember, LossReason, StoredMember};
 pub const GRANT_TIMEOUT: Span = Span::from_millis(1_500);
 /// When an accept that was not answered is repeated.
 const REPEAT_ACCEPT_AFTER: Span = Span::from_millis(600);
+/// How many times as long as the first the window of an advert may be.
+const MAX_WINDOW_FACTOR: u32 = 8;
 /// How long a formed gang waits before it advertises again for members that it can do without.
 const GROW_INTERVAL: Span = Span::from_secs(30);
 /// A worker that lost its connection has this long to come back before it is replaced.
@@ -65,6 +67,18 @@ pub struct Gang {
     /// Since when it lacks members of a minimum.
     short_since: Time,
     last_shortfall: Option<Box<Shortfall>>,
+    mutant: Option<GangMutant>,
+}
+
+/// A fault that can be planted into a gang, to show that a checker notices. Has no effect without the `mutants` feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GangMutant {
+    /// It keeps the members that it has while it is not formed.
+    KeepsMembers,
+    /// It pays any price.
+    IgnoresMax,
+    /// It does not advertise again after a failure.
+    GivesUp,
 }
 
 #[derive(Debug)]
@@ -109,7 +123,17 @@ impl Gang {
             failures: 0,
             short_since: now,
             last_shortfall: None,
+            mutant: None,
         }
+    }
+
+    /// Plants a fault. Does nothing without the `mutants` feature.
+    pub fn mutate(&mut self, mutant: Option<GangMutant>) {
+        self.mutant = mutant;
+    }
+
+    fn is(&self, mutant: GangMutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
     }
 
     /// A gang after its scheduler's restart. Its leases are renewed at once, and not relied on before that.
@@ -358,6 +382,22 @@ impl Gang {
         }
     }
 
+    /// An offer was accepted with this request, and its worker has left since.
+    pub fn not_granted(
+        &mut self,
+        context: &mut GangContext<'_>,
+        request: u64,
+        actions: &mut Vec<GangAction>,
+    ) {
+        if let Phase::Accepting { accepts, .. } = &mut self.phase
+            && let Some(accept) = accepts.remove(&request)
+        {
+            let worker = accept.member.worker;
+            actions.push(GangAction::Answered { worker, is_granted: false });
+            self.conclude_if_answered(context, actions);
+        }
+    }
+
     /// A worker renewed a lease. Returns whether it is one of a member.
     pub fn renewed(&mut self, now: Time, named: (LeaseId, Epoch), nonce: u64) -> bool {
         self.members.get_mut(&named.0).is_some_and(|member| member.renewed(now, named.1, nonce))
@@ -483,13 +523,16 @@ impl Gang {
             is_preemptible: self.spec.is_preemptible,
             is_replacement: self.is_formed && self.has_lost,
             waited: now.since(self.short_since),
-            window: self.spec.window,
+            window: self.window(),
             offers_wanted: offers_wanted(members),
             lease_ttl: self.spec.lease_ttl,
             roles: wanted,
         });
         let to = self.receivers(&advert, context);
-        let max = roles.iter().filter_map(|at| Some(self.spec.roles.get(*at)?.max)).collect();
+        let pays_any = self.is(GangMutant::IgnoresMax);
+        let max_of =
+            |role: &GangRole| if pays_any { Money::from_micros(u64::MAX) } else { role.max };
+        let max = roles.iter().filter_map(|at| self.spec.roles.get(*at).map(max_of)).collect();
         // Of those that hear of it by gossip, nobody knows who will answer.
         let asked = (!to.is_gossiped).then(|| to.workers.iter().copied().collect());
         let auction = Auction::new(Arc::clone(&advert), max, self.valuation(), asked, now);
@@ -510,6 +553,12 @@ impl Gang {
             workers.extend(found);
         }
         Receivers { workers: workers.into_iter().collect(), is_gossiped }
+    }
+
+    /// For how long offers are collected: longer after adverts that brought too little, since offers may have come too late.
+    fn window(&self) -> Span {
+        let factor = 1 + u64::from(self.failures.min(MAX_WINDOW_FACTOR - 1));
+        self.spec.window.times(factor).min(WINDOW_RANGE.1).max(self.spec.window)
     }
 
     fn valuation(&self) -> Valuation {
@@ -613,14 +662,15 @@ impl Gang {
         actions: &mut Vec<GangAction>,
     ) {
         // All or none: also those that a restarted scheduler has kept.
-        if !self.is_formed {
+        if !self.is_formed && !self.is(GangMutant::KeepsMembers) {
             for member in std::mem::take(&mut self.members).into_values() {
                 actions.push(member.release());
             }
         }
         self.failures = self.failures.saturating_add(1);
         let at = context.now + backoff(self.failures, context.rng);
-        self.phase = Phase::Idle { advertise_at: Some(at) };
+        let gives_up = self.is(GangMutant::GivesUp);
+        self.phase = Phase::Idle { advertise_at: (!gives_up).then_some(at) };
         self.last_shortfall = Some(Box::new(shortfall.clone()));
         actions.push(GangAction::Short(Box::new(shortfall)));
     }

@@ -36,8 +36,8 @@ pub use book::{
 };
 pub use divide::{Claim, divide, portion_for};
 pub use gang::{
-    GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangRole, GangSpec, LossReason,
-    Receivers, StoredMember,
+    GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangMutant, GangRole, GangSpec,
+    LossReason, Receivers, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use pool::{Demand, PoolSettings, PoolSize};

@@ -360,7 +360,7 @@ impl Checkers {
         let stray = |what| Err(Violation { promise: Promise::NoStrayRuns, what });
         let local = node.clock.local(now);
         for (run, dispatch, _) in machine.running() {
-            let held = machine.lease_of(run.scheduler).is_some_and(|(_, until)| until > local);
+            let held = machine.lease_of_run(run).is_some_and(|(_, until)| until > local);
             if !held {
                 return stray(format!("{} runs and its lease has ended", dispatch.attempt));
             }

@@ -146,6 +146,7 @@ pub fn measure(
         arrivals: Box::new(requests),
         network: Network { latency: comparison.latency, ..Network::PERFECT },
         fault_schedule: fault_schedule(failures, seed, pool.workers(), last),
+        market: None,
         thorough: false,
         log: false,
     });
@@ -260,6 +261,8 @@ fn worker(at: usize, machine: WorkerSpec, comparison: &Comparison) -> WorkerSetu
         known_to: vec![0],
         mutant: None,
         back_end: None,
+        terms: hypha_engine::Terms::default(),
+        owner: hypha_engine::OwnerState::default(),
     }
 }
 

@@ -16,6 +16,7 @@ mod deaths;
 pub mod disk;
 pub mod frontier;
 mod labels;
+pub mod market;
 pub mod mix;
 pub mod network;
 pub mod oracle;

@@ -3,6 +3,7 @@
 mod fault_kind;
 mod fault_schedule;
 mod http;
+pub mod market;
 pub mod stream;
 
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
         arrivals: Box::new(tasks),
         network: network(&mut rng, scope),
         fault_schedule,
+        market: None,
         thorough: true,
         log,
     })
@@ -163,6 +165,8 @@ fn worker(rng: &mut Rng, at: usize, schedulers: usize, scope: &Scope) -> WorkerS
         known_to,
         mutant: scope.mutant,
         back_end: None,
+        terms: hypha_engine::Terms::default(),
+        owner: hypha_engine::OwnerState::default(),
     }
 }
 

@@ -12,6 +12,7 @@ mod executors;
 mod faults;
 pub(crate) mod host;
 mod links;
+pub(crate) mod market;
 pub(crate) mod nodes;
 mod roles;
 
@@ -22,6 +23,7 @@ use hypha_model::{Rng, Span, Time};
 
 pub use back_ends::BackEndKind;
 pub use faults::{BackEndCondition, CrashPoint, Fault, FaultProbabilities, FaultSchedule};
+pub use market::{MarketCounts, MarketJob, MarketSetup, Mesh, Rogue, program};
 pub use nodes::{Node, WorkerSetup, index_of_spec};
 
 use crate::checkers::{Checkers, StarvationBounds, Violation};
@@ -30,6 +32,7 @@ use back_ends::BackEnd;
 use event_queue::{EventQueue, WorldEvent};
 use executors::Executors;
 use host::Host;
+use market::Market;
 use nodes::SchedulerSetup;
 
 /// Virtual time begins here; not at zero, which machines treat as "never".
@@ -73,6 +76,8 @@ pub struct Setup {
     pub network: Network,
     /// The faults, and when they strike.
     pub fault_schedule: FaultSchedule,
+    /// The jobs, and what the market needs besides.
+    pub market: Option<MarketSetup>,
     /// Keep all that is durable, so that a scheduler can be restarted, and check everything after every
     /// step. For small worlds.
     pub thorough: bool,
@@ -97,6 +102,7 @@ pub struct World {
     replaced: BTreeMap<(usize, usize), u32>,
     fault_schedule: FaultSchedule,
     checkers: Checkers,
+    market: Option<Market>,
     next_arrival: usize,
     log: Option<Vec<String>>,
     steps: u64,
@@ -120,6 +126,7 @@ impl World {
             replaced: BTreeMap::new(),
             fault_schedule: setup.fault_schedule,
             checkers,
+            market: setup.market.map(Market::new),
             next_arrival: 0,
             log: setup.log.then(Vec::new),
             steps: 0,
@@ -152,6 +159,7 @@ impl World {
             world.events.add(*at, WorldEvent::Fault(*fault));
         }
         world.next_arrival();
+        world.begin_market();
         world
     }
 
@@ -170,10 +178,12 @@ impl World {
             self.steps += 1;
             self.handle_event(event)?;
             self.checkers.check_nothing_starves(self.now)?;
-            if self.checkers.all_ended() && self.next_arrival >= self.arrivals.count() {
+            let has_ended = self.checkers.all_ended() && self.next_arrival >= self.arrivals.count();
+            if has_ended && self.market_has_ended() {
                 return Ok(());
             }
         }
+        self.check_jobs_ended()?;
         self.checkers.check_all_ended(self.now, &self.schedulers)
     }
 
@@ -231,6 +241,11 @@ impl World {
         self.executors.iter().map(|executors| executors.busy).collect()
     }
 
+    /// A worker that is up, to be read.
+    pub fn worker(&self, at: usize) -> Option<&WorkerMachine> {
+        self.workers.get(at)?.machine.as_ref()
+    }
+
     /// A scheduler that is up, to be read.
     pub fn scheduler(&self, at: usize) -> Option<&Scheduler> {
         self.schedulers.get(at)?.machine.as_ref()
@@ -274,6 +289,7 @@ impl World {
                 self.node_event::<WorkerMachine>(at, event)
             }
             WorldEvent::Fault(fault) => self.inject(fault),
+            WorldEvent::Market(event) => self.handle_market_event(event),
         }
     }
 

@@ -11,10 +11,15 @@ use crate::roles::{count, seconds};
 /// `None` without a bid: every worker that is found is used, at no price.
 pub(super) fn read(section: &Reader<'_>) -> Result<Option<PoolSettings>, Diagnostic> {
     let Some(bid) = section.optional("bid", parse::price)? else {
-        let stray =
-            ["max", "budget_per_hour", "min_workers", "max_workers", "target_wait", "idle_after"]
-                .into_iter()
-                .find(|key| section.given(key).is_some());
+        let given = ["max", "budget_per_hour"];
+        let stray = given.into_iter().find(|key| section.given(key).is_some());
+        let changed = [
+            ("min_workers", section.changed("min_workers", count)?.is_some()),
+            ("max_workers", section.changed("max_workers", count)?.is_some()),
+            ("target_wait", section.changed("target_wait", seconds)?.is_some()),
+            ("idle_after", section.changed("idle_after", seconds)?.is_some()),
+        ];
+        let stray = stray.or_else(|| Some(changed.iter().find(|(_, is_changed)| *is_changed)?.0));
         return match stray {
             // An operator who gives these believes that there is a pool.
             Some(key) => Err(section.fault(key, "there is no pool without `bid`: give it too")),

@@ -473,7 +473,8 @@ fn variables_set_keys_in_every_section() {
 
 #[test]
 fn a_pool_is_read_and_needs_a_bid() {
-    let config = good("[scheduler.pool]\nbid = 110.0\nmax = 160\nbudget_per_hour = 1000\nmin_workers = 2");
+    let config =
+        good("[scheduler.pool]\nbid = 110.0\nmax = 160\nbudget_per_hour = 1000\nmin_workers = 2");
     let pool = config.settings.pool.unwrap();
     let prices = (pool.bid.to_string(), pool.max.to_string(), pool.budget.unwrap().to_string());
     assert_eq!(prices, ("110".into(), "160".into(), "1000".into()));

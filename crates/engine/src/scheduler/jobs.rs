@@ -24,6 +24,7 @@ use crate::job::{
     accounts_of, jobs_of, pool_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
+use crate::mutant::Mutant;
 use crate::record::Record;
 
 /// Jobs that have not ended. Each keeps leases and adverts, so they are fewer than tasks.
@@ -38,6 +39,8 @@ const MAX_GRANT_RECORDS: usize = 16_384;
 const MAX_CANDIDATES_EXAMINED: usize = 4_096;
 /// Accepted offers of which a late grant is recognised: more than are in flight within a round trip.
 const MAX_ACCEPTS_REMEMBERED: usize = 16_384;
+/// Leases of workers that left which are remembered: messages that overtake each other are close together.
+const MAX_LEFT_REMEMBERED: usize = 1_024;
 /// A release is repeated after this long, then after twice as long: a lost one would block the worker for the rest of the
 /// lease.
 const REPEAT_RELEASE_AFTER: Span = Span::from_millis(500);
@@ -59,6 +62,8 @@ pub(super) struct Jobs {
     grants: BTreeMap<WorkerId, GrantRecord>,
     /// The requests with which offers were accepted: a grant that comes too late is released.
     accepts: BTreeSet<u64>,
+    /// Leases that ended before their grants have arrived.
+    left: BTreeSet<LeaseId>,
     /// Leases that were released, while their workers may not know it.
     releases: BTreeMap<LeaseId, Releasing>,
     pub(super) accounts: BTreeMap<LeaseId, LeaseAccount>,
@@ -122,7 +127,8 @@ impl Scheduler {
             let spec = Arc::clone(&stored.accepted.plan.gang);
             let members = stored.runs.values().map(|run| run.member.clone()).collect();
             let progress = (&stored.done[..], stored.is_formed);
-            let gang = Gang::recover(spec, members, progress, now);
+            let mut gang = Gang::recover(spec, members, progress, now);
+            gang.mutate(self.settings.mutant.and_then(Mutant::of_gang));
             let mut runs = BTreeMap::new();
             for (lease, stored) in stored.runs {
                 self.jobs.by_lease.insert(lease, (id, stored.member.worker));
@@ -149,7 +155,9 @@ impl Scheduler {
         let id = JobId::new(now, &mut self.rng);
         let accepted = Arc::new(AcceptedJob { id, plan, submitted: now });
         step.persist(Record::Job(JobRecord::Accepted(Arc::clone(&accepted))));
-        self.jobs.active.insert(id, Job::new(accepted, now));
+        let mut job = Job::new(accepted, now);
+        job.gang.mutate(self.settings.mutant.and_then(Mutant::of_gang));
+        self.jobs.active.insert(id, job);
         self.with_job(now, id, step, |gang, context, actions| gang.wake(context, actions));
         Some(id)
     }
@@ -280,6 +288,14 @@ impl Scheduler {
                 let message = ToWorker::ReleaseLease { lease, epoch };
                 step.send(Effect::ToWorker { worker, message });
             }
+            FromWorker::Left { epoch, lease: Some(lease) } => {
+                // Its grant may come later.
+                if self.jobs.left.len() >= MAX_LEFT_REMEMBERED {
+                    self.jobs.left.pop_first();
+                }
+                self.jobs.left.insert(lease);
+                return Some(FromWorker::Left { epoch, lease: Some(lease) });
+            }
             message => return self.handle_run_message(now, worker, message, step),
         }
         None
@@ -403,7 +419,10 @@ impl Scheduler {
         }
         let is_held = |run: &Run| holding.contains(&(run.stored.attempt, run.stored.fence));
         // It was never sent, or was lost on the way: the worker answers a repeated dispatch with its state.
+        let is_used =
+            !(cfg!(feature = "mutants") && self.settings.mutant == Some(Mutant::NeverUses));
         if job.gang.is_formed()
+            && is_used
             && let Some(run) = job.runs.get(&named.0).filter(|run| !is_held(run))
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored)
         {
@@ -522,7 +541,8 @@ impl Scheduler {
             GangAction::Joined(lease) => self.member_joined(now, (id, job), lease, step),
             GangAction::Formed(_) => {
                 step.persist(Record::Job(JobRecord::Formed(id)));
-                for run in job.runs.values() {
+                let is_used = !self.is(Mutant::NeverUses);
+                for run in job.runs.values().filter(|_| is_used) {
                     if let Some(dispatch) = role_dispatch(&job.accepted.plan, &run.stored) {
                         let worker = run.stored.member.worker;
                         let message = ToWorker::Dispatch(dispatch);
@@ -586,6 +606,7 @@ impl Scheduler {
         self.jobs.by_lease.insert(lease, (id, worker));
         self.jobs.by_fence.insert(fence, (id, lease));
         if job.gang.is_formed()
+            && !self.is(Mutant::NeverUses)
             && let Some(dispatch) = role_dispatch(&job.accepted.plan, &run)
         {
             step.send(Effect::ToWorker { worker, message: ToWorker::Dispatch(dispatch) });

@@ -11,6 +11,7 @@ use hypha_model::{LeaseId, Time, WorkerId};
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::JobRecord;
 use crate::message::ToWorker;
+use crate::mutant::Mutant;
 use crate::record::Record;
 
 /// Leases of which the account is kept; of older ones that are settled, only the sums are.
@@ -94,7 +95,10 @@ impl Scheduler {
         let number = account.last.as_ref().map(|last| last.receipt.number);
         let last = account.countersign(now, (self.id, organisation), signed, &**notary)?.clone();
         if number != Some(last.receipt.number) {
-            self.put_account(lease, account, step);
+            match self.is(Mutant::LostReceipt) {
+                true => drop(self.jobs.accounts.insert(lease, account)),
+                false => self.put_account(lease, account, step),
+            }
         }
         let message = ToWorker::ReceiptCountersigned(Arc::new(last));
         step.send(Effect::ToWorker { worker, message });

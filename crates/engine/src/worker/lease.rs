@@ -63,9 +63,21 @@ impl WorkerMachine {
         let (epoch, holding) = (self.epoch, self.holding_for(holder));
         let granted = FromWorker::LeaseGranted { request, lease, epoch, ttl, portion, holding };
         send_message(step, to, granted);
+        self.report_running(now, to, |other| other == holder, step);
+    }
+
+    /// Reports what runs under some leases to their holder, which may not know.
+    pub(super) fn report_running(
+        &self,
+        now: Time,
+        to: SchedulerId,
+        is_reported: impl Fn(Holder) -> bool,
+        step: &mut WorkerStep,
+    ) {
         for (run, state) in &self.runs {
             if let RunPhase::Running { since } = state.phase
-                && state.holder == holder
+                && run.scheduler == to
+                && is_reported(state.holder)
             {
                 let (attempt, fence) = (state.dispatch.attempt, run.fence);
                 if let Some(devices) = self.book.devices_of(*run) {
@@ -104,9 +116,9 @@ impl WorkerMachine {
             self.send_unreachable(from, step);
         }
         if let Some(until) = self.book.taken_back(holder) {
-            // The notice may have been lost, and the renewal must not be taken for more.
+            // The notice may have been lost, and no answer may be taken for a renewal.
             let grace = until.since(now);
-            send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
+            return send_message_at_once(step, from, FromWorker::Preempted { lease, epoch, grace });
         }
         self.choose_executors(holder);
         let (usage, holding) = (self.usage, self.holding_for(holder));

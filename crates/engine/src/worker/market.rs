@@ -15,6 +15,7 @@ use hypha_model::{
 use super::lease::MAX_TTL;
 use super::{WorkerMachine, WorkerStep, send_message_at_once};
 use crate::message::FromWorker;
+use crate::mutant::Mutant;
 
 /// Schedulers that a worker remembers: more than are ever connected to one.
 const MAX_SCHEDULERS: usize = 1_024;
@@ -40,6 +41,10 @@ pub(super) struct Market {
 
 struct OpenOffer {
     holder: Holder,
+    priority: Priority,
+    /// When it was reserved, and when it was sent.
+    since: Time,
+    sent: Option<Time>,
     advert: Arc<Advert>,
     /// The roles that it is for.
     roles: Vec<u16>,
@@ -65,6 +70,12 @@ struct KnownScheduler {
     record: SchedulerRecord,
 }
 
+impl Market {
+    pub(super) fn mutate_order(&mut self) {
+        self.arbiter.mutate_order();
+    }
+}
+
 impl WorkerMachine {
     /// An incarnation that is offered on these terms.
     pub fn with_terms(mut self, terms: Terms) -> WorkerMachine {
@@ -81,11 +92,6 @@ impl WorkerMachine {
     /// The terms on which it is offered.
     pub fn terms(&self) -> &Terms {
         &self.market.terms
-    }
-
-    /// How many leases it has for offers that were accepted.
-    pub fn fixed_leases(&self) -> usize {
-        self.book.holders().filter(|holder| holder.offer.is_some()).count()
     }
 
     /// The organisation of a scheduler that has connected.
@@ -284,6 +290,8 @@ impl WorkerMachine {
                 time: open.reserved_for(now),
                 priority: open.priority,
                 is_preemptible: open.advert.is_preemptible,
+                is_replacement: open.is_replacement,
+                standing: open.standing,
             };
             self.book.reserve(now, holder, wanted, || LeaseId::new(now, &mut self.rng))
         });
@@ -296,6 +304,9 @@ impl WorkerMachine {
         };
         let offer = OpenOffer {
             holder,
+            priority: open.priority,
+            since: now,
+            sent: None,
             advert: open.advert,
             roles: open.roles.iter().map(|(at, _)| *at).collect(),
             is_direct: open.is_direct,
@@ -315,6 +326,7 @@ impl WorkerMachine {
     fn send_offer(&mut self, now: Time, holder: Holder, step: &mut WorkerStep) {
         let Some((id, (_, until))) = holder.offer.zip(self.book.lease_of(holder)) else { return };
         let choices = self.book.choices(holder);
+        let ignores_floor = self.is(Mutant::IgnoredFloor);
         let Some(open) = self.market.offers.get_mut(&id) else { return };
         let terms = &self.market.terms;
         let offered = |(at, role): (usize, &u16)| {
@@ -325,10 +337,11 @@ impl WorkerMachine {
             };
             let bid = open.advert.roles.get(usize::from(*role))?.bid;
             let portion = chosen?.1.clone();
-            Some(OfferedRole { role: *role, price: terms.price(bid, &portion), portion })
+            let price = if ignores_floor { bid } else { terms.price(bid, &portion) };
+            Some(OfferedRole { role: *role, price, portion })
         };
         let roles: Vec<OfferedRole> = open.roles.iter().enumerate().filter_map(offered).collect();
-        open.stage = Stage::Sent;
+        (open.stage, open.sent) = (Stage::Sent, Some(now));
         let offer = Offer {
             id,
             advert: open.advert.id,
@@ -350,16 +363,18 @@ impl WorkerMachine {
         (offer, role, request, ttl): (OfferId, u16, u64, Span),
         step: &mut WorkerStep,
     ) {
+        let grants = !self.is(Mutant::NeverGrants);
         let open = self.market.offers.get_mut(&offer).filter(|open| open.holder.scheduler == from);
-        let accepted = open.filter(|open| open.stage != Stage::Waiting).and_then(|open| {
-            let choice = open.roles.iter().position(|at| *at == role)?;
-            let bid = open.advert.roles.get(usize::from(role))?.bid;
-            let granted = self.book.accept(now, open.holder, choice, ttl.min(MAX_TTL))?;
-            if open.stage == Stage::Sent {
-                open.stage = Stage::Leased { is_used: false };
-            }
-            Some((open.holder, granted, bid))
-        });
+        let accepted =
+            open.filter(|open| grants && open.stage != Stage::Waiting).and_then(|open| {
+                let choice = open.roles.iter().position(|at| *at == role)?;
+                let bid = open.advert.roles.get(usize::from(role))?.bid;
+                let granted = self.book.accept(now, open.holder, choice, ttl.min(MAX_TTL))?;
+                if open.stage == Stage::Sent {
+                    open.stage = Stage::Leased { is_used: false };
+                }
+                Some((open.holder, granted, bid))
+            });
         match accepted {
             Some((holder, granted, bid)) if !self.is_leaving => {
                 let portion =
@@ -435,6 +450,28 @@ impl WorkerMachine {
                 FromWorker::Preempted { lease: *lease, epoch: self.epoch, grace: PREEMPTION_GRACE };
             send_message_at_once(step, holder.scheduler, message);
         }
+    }
+
+    /// Checks that no newcomer was offered what a gang of the same priority that has lost a member waits for.
+    pub fn check_order(&self) -> Result<(), String> {
+        let offers = self.market.offers.values();
+        let is_replacing =
+            |open: &&OpenOffer| open.stage == Stage::Waiting && open.advert.is_replacement;
+        for waiting in offers.clone().filter(is_replacing) {
+            let overtook = |open: &&OpenOffer| {
+                !open.advert.is_replacement
+                    && open.priority <= waiting.priority
+                    && open.sent.is_some_and(|sent| sent >= waiting.since)
+                    && self.book.would_suffice(open.holder, waiting.holder)
+            };
+            if let Some(newcomer) = offers.clone().find(overtook) {
+                return Err(format!(
+                    "{:?} was offered what the replacement {:?} waits for",
+                    newcomer.holder, waiting.holder
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// When an advert is to be answered.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{WorkerMachine, WorkerRecord, WorkerStep, send_message};
 use crate::message::FromWorker;
+use crate::mutant::Mutant;
 
 /// Leases whose last receipt is not countersigned. Those of schedulers that never come back are forgotten, the oldest
 /// first; what is stored of them stays.
@@ -116,6 +117,9 @@ impl WorkerMachine {
         is_final: bool,
         step: &mut WorkerStep,
     ) {
+        if !is_final && self.is(Mutant::SilentRenewals) {
+            return;
+        }
         let worker = self.worker.id;
         let Receipts { notary: Some(notary), accounts, repeat_at } = &mut self.receipts else {
             return;
@@ -172,6 +176,16 @@ impl WorkerMachine {
         if account.has_ended && stored.is_confirmed() {
             accounts.remove(&lease);
         }
+    }
+
+    /// For each lease that is held at a price, how long it has been held, and how much of that is countersigned.
+    pub fn held_leases(&self, now: Time) -> impl Iterator<Item = (LeaseId, Span, Span)> {
+        let held = self.receipts.accounts.iter().filter(|(_, account)| !account.has_ended);
+        held.map(move |(lease, account)| {
+            let confirmed = account.stored.as_ref().and_then(|stored| stored.confirmed.as_ref());
+            let confirmed = confirmed.map_or(Span::ZERO, |signed| signed.receipt.held);
+            (*lease, now.since(account.since), confirmed)
+        })
     }
 
     /// Sends the receipts again that a scheduler has not countersigned.

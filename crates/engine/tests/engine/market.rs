@@ -319,7 +319,9 @@ impl Market {
     }
 
     fn leases(&self) -> usize {
-        let sum = |node: &WorkerNode| node.machine.as_ref().map_or(0, WorkerMachine::fixed_leases);
+        let sum = |node: &WorkerNode| {
+            node.machine.as_ref().map_or(0, |machine| machine.fixed_leases().count())
+        };
         self.workers.values().map(sum).sum()
     }
 }

@@ -1,11 +1,13 @@
 //! Fixed leases: capacity that is reserved for an offer, accepted, and perhaps taken back.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hypha_model::{LeaseId, Priority, Requirement, Span, Time};
 
 use super::wants::Wants;
-use super::{Holder, Lease, LeaseBook, LeaseGrant, LeaseKey};
+use super::{Holder, Lease, LeaseBook, LeaseGrant, LeaseKey, PARTIAL_AFTER, in_use};
 use crate::divide::portion_for;
 use crate::portion::Portion;
 
@@ -32,6 +34,10 @@ pub struct Reservation {
     pub priority: Priority,
     /// Whether the lease may be taken back, with notice.
     pub is_preemptible: bool,
+    /// Whether it is for a gang that has lost a member.
+    pub is_replacement: bool,
+    /// The standing of its scheduler ([`SchedulerRecord::standing`](crate::SchedulerRecord::standing)).
+    pub standing: u8,
 }
 
 impl<K: LeaseKey> LeaseBook<K> {
@@ -59,6 +65,8 @@ impl<K: LeaseKey> LeaseBook<K> {
         let mut lease = self.empty_lease(id(), Wants::fixed(&wanted.portion, &self.worker, now));
         (lease.ttl, lease.until) = (wanted.time, now + wanted.time);
         (lease.priority, lease.is_preemptible) = (wanted.priority, wanted.is_preemptible);
+        lease.rank =
+            (Reverse(wanted.priority), Reverse(wanted.is_replacement), Reverse(wanted.standing));
         (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted.portion), true, true);
         self.leases.insert(holder, lease);
         self.allow_early_renewals();
@@ -69,17 +77,17 @@ impl<K: LeaseKey> LeaseBook<K> {
     pub fn cover_reservations(&mut self, now: Time) -> Vec<Holder> {
         let is_pending = |(_, lease): &(&Holder, &Lease<K>)| lease.is_pending;
         let mut pending: Vec<_> = self.leases.iter().filter(is_pending).collect();
-        pending.sort_by_key(|(holder, lease)| (lease.terms.since, **holder));
+        pending.sort_by_key(|(holder, lease)| (lease.rank, lease.terms.since, **holder));
         let pending: Vec<Holder> = pending.into_iter().map(|(holder, _)| *holder).collect();
         pending.into_iter().filter(|holder| self.cover_reservation(now, *holder)).collect()
     }
 
     /// Gives a reservation its capacity, if all that one of its requirements needs is free.
     fn cover_reservation(&mut self, now: Time, holder: Holder) -> bool {
-        let open = self.available_to(holder);
         let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
             return false;
         };
+        let open = self.available_to(holder).minus(&self.promised_before(holder));
         let limit = match &lease.fixed {
             Some(FixedPortion::Whole) => Some(self.whole.clone()),
             Some(FixedPortion::AnyOf(requirements)) => self.portion_for_any(requirements, &open),
@@ -89,11 +97,101 @@ impl<K: LeaseKey> LeaseBook<K> {
             None => None,
         };
         let Some(limit) = limit.filter(|limit| open.covers(limit)) else { return false };
+        // An offer for some roles only, while others could be served soon, would leave those without offers.
+        if let Some(FixedPortion::AnyOf(requirements)) = &lease.fixed
+            && now < lease.terms.since + PARTIAL_AFTER
+            && self.covered_by(requirements, &limit)
+                < self.covered_by(requirements, &self.obtainable())
+        {
+            return false;
+        }
         let Some(lease) = self.leases.get_mut(&holder) else { return false };
         lease.ledger.resize(&limit.capacity(&self.worker));
         (lease.limit, lease.is_pending) = (limit, false);
         (lease.terms.is_short, lease.terms.since) = (false, now);
         true
+    }
+
+    /// How many of the requirements a portion covers, one at a time.
+    fn covered_by(&self, requirements: &[Arc<Requirement>], portion: &Portion) -> usize {
+        let is_covered = |needs: &&Arc<Requirement>| {
+            needs.satisfied_by(&self.worker).is_ok()
+                && portion.refusal_for(&self.worker, needs).is_none()
+        };
+        requirements.iter().filter(is_covered).count()
+    }
+
+    /// What fixed leases and runs leave: shared leases give up the rest when they renew.
+    fn obtainable(&self) -> Portion {
+        let open = self.leases.values().fold(self.whole.clone(), |open, lease| {
+            match lease.fixed.is_some() {
+                true => open.minus(&lease.held()),
+                false => open.minus(&in_use(&lease.ledger, &lease.used)),
+            }
+        });
+        self.ending.values().fold(open, |open, lease| open.minus(&lease.held()))
+    }
+
+    /// For each reservation that waits, what it is to get, in the order in which they get it.
+    pub(super) fn awaited(&self) -> BTreeMap<Holder, Portion> {
+        let mut pending: Vec<_> =
+            self.leases.iter().filter(|(_, lease)| lease.is_pending).collect();
+        pending.sort_by_key(|(holder, lease)| (lease.rank, lease.terms.since, **holder));
+        if pending.is_empty() {
+            return BTreeMap::new();
+        }
+        let mut open = self.obtainable();
+        let mut awaited = BTreeMap::new();
+        for (holder, lease) in pending {
+            let wanted = match &lease.fixed {
+                Some(FixedPortion::AnyOf(requirements)) => {
+                    self.portion_for_any(requirements, &open)
+                }
+                Some(FixedPortion::AllFree(needs)) => {
+                    self.portion_for_any(std::slice::from_ref(needs), &open)
+                }
+                _ => Some(self.whole.clone()),
+            };
+            // All of a worker that is not free soon does not keep others from a part of it.
+            let Some(wanted) = wanted else { continue };
+            if open.covers(&wanted) {
+                open = open.minus(&wanted);
+            }
+            awaited.insert(*holder, wanted);
+        }
+        awaited
+    }
+
+    /// What reservations that wait and go before `holder` are about to get.
+    fn promised_before(&self, holder: Holder) -> Portion {
+        let order = |holder: &Holder, lease: &Lease<K>| (lease.rank, lease.terms.since, *holder);
+        let own = self.leases.get(&holder).map(|lease| order(&holder, lease));
+        let nothing = Portion::empty(&self.worker);
+        let pending = self.leases.iter().filter(|(_, lease)| lease.is_pending);
+        if pending.clone().count() < 2 {
+            return nothing;
+        }
+        let obtainable = self.obtainable();
+        let awaited = self.awaited();
+        let before = pending.filter(|(other, lease)| Some(order(other, lease)) < own);
+        let promised = before.filter_map(|(other, _)| awaited.get(other));
+        promised.filter(|it| obtainable.covers(it)).fold(nothing, |sum, it| sum.plus(it))
+    }
+
+    /// Whether what `holder` has would do for a reservation that waits.
+    pub fn would_suffice(&self, holder: Holder, waiting: Holder) -> bool {
+        let held = self.leases.get(&holder).filter(|lease| !lease.is_pending);
+        let waiting = self.leases.get(&waiting).filter(|lease| lease.is_pending);
+        match (held, waiting.and_then(|lease| lease.fixed.as_ref())) {
+            (Some(held), Some(FixedPortion::AnyOf(needs))) => {
+                self.portion_for_any(needs, &held.limit).is_some()
+            }
+            (Some(held), Some(FixedPortion::AllFree(needs))) => {
+                held.limit.refusal_for(&self.worker, needs).is_none()
+            }
+            (Some(held), Some(FixedPortion::Whole)) => held.limit.covers(&self.whole),
+            _ => false,
+        }
     }
 
     /// A portion of what is `open` that covers each of the requirements that fit, though not all of them at once. `None`
@@ -198,7 +296,8 @@ impl<K: LeaseKey> LeaseBook<K> {
                 other.is_preemptible
                     && !other.is_offer
                     && !other.is_noticed
-                    && other.priority < lease.priority
+                    && (other.priority < lease.priority
+                        || self.preempts_equals && other.priority == lease.priority)
             })
             .collect();
         victims.sort_by_key(|(holder, lease)| (lease.priority, **holder));

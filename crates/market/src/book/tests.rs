@@ -262,7 +262,9 @@ impl Rig {
 
 fn reservation(portion: FixedPortion, priority: i32, is_preemptible: bool) -> Reservation {
     let priority = Priority::from_milli(priority * 1_000);
-    Reservation { portion, time: Span::from_secs(5), priority, is_preemptible }
+    let (is_replacement, standing) = (false, 10);
+    let time = Span::from_secs(5);
+    Reservation { portion, time, priority, is_preemptible, is_replacement, standing }
 }
 
 fn one_gpu() -> FixedPortion {

@@ -243,17 +243,20 @@ fn gang_releases_all_if_one_is_not_granted() {
 #[test]
 fn backoff_and_waiting_time_grow_until_the_gang_is_formed() {
     let mut rig = Rig::new(&[role("trainer", 2, 2)]);
-    let (mut delays, mut waited) = (Vec::new(), Vec::new());
+    let (mut delays, mut waited, mut windows) = (Vec::new(), Vec::new(), Vec::new());
     let mut now = at(0);
     for _ in 0..12 {
         rig.wake(now);
-        waited.push(rig.advert().waited);
-        rig.wake(now + WINDOW);
+        let advert = rig.advert();
+        waited.push(advert.waited);
+        windows.push(advert.window);
+        rig.wake(now + advert.window);
         let next = rig.gang.advertises_at().unwrap();
-        delays.push(next.since(now + WINDOW));
+        delays.push(next.since(now + advert.window));
         now = next;
     }
     assert!(waited.is_sorted() && waited[0] == Span::ZERO, "{waited:?}");
+    assert!(windows.is_sorted() && (windows[0], windows[11]) == (WINDOW, WINDOW.times(8)));
     assert!(delays[0] <= ms(100) && delays[11] >= Span::from_secs(15), "{delays:?}");
     assert!(delays.iter().all(|delay| *delay <= Span::from_secs(30)));
 }
@@ -316,7 +319,12 @@ fn lost_member_is_replaced_at_once_and_before_newcomers() {
     let all = rig.wake_until(at(5_500));
     assert_eq!(releases(&all), []);
     assert_eq!(rig.gang.members().count(), 1);
-    let accepts = rig.accept_from(rig.gang.advertises_at().unwrap(), &[8, 9]);
+    rig.wake_until(rig.gang.advertises_at().unwrap());
+    let advert = rig.advert();
+    rig.offer(rig.now, &advert, 8);
+    rig.offer(rig.now, &advert, 9);
+    rig.wake_until(rig.now + advert.window);
+    let accepts = rig.accepts();
     assert_eq!(accepts.len(), 2);
     for accept in accepts {
         rig.grant(rig.now + ms(20), accept);

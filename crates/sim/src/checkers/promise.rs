@@ -42,6 +42,24 @@ pub enum Promise {
     /// A task that a live worker could run begins within a bound.
     #[error("a task starved")]
     NothingStarves,
+    /// A gang has all its members, or gives up those that it has.
+    #[error("a gang that is not formed kept members")]
+    AllOrNone,
+    /// No lease costs less than its owner's floor, or more than its holder's highest price.
+    #[error("a lease had a price outside its bounds")]
+    PriceInBounds,
+    /// Scheduler and worker countersign the same sums, and what is not countersigned is little.
+    #[error("receipts do not agree")]
+    ReceiptsAgree,
+    /// Every job that fits ends.
+    #[error("a job made no progress")]
+    JobsProgress,
+    /// What a gang waits for that has lost a member is not offered to newcomers of its priority.
+    #[error("a newcomer was served before a gang that has lost a member")]
+    ReplacementFirst,
+    /// Leases are only taken back for work of a higher priority.
+    #[error("a lease was taken back without a higher priority")]
+    NoPreemptionLoops,
     /// Only genuine failures of attempts use up attempts.
     #[error("an attempt was used up without a failure")]
     NoWrongfulFailure,

@@ -58,11 +58,13 @@ pub enum FaultKind {
     BackEnd,
     /// Small tasks arrive continuously, and large ones between them: a world of its own, for every tenth seed.
     Stream,
+    /// Owners pause their workers, or use them. In worlds with a market.
+    Owner,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [FaultKind; 25] = [
+    pub const ALL: [FaultKind; 26] = [
         FaultKind::Loss,
         FaultKind::Duplication,
         FaultKind::Delay,
@@ -88,6 +90,7 @@ impl FaultKind {
         FaultKind::Http,
         FaultKind::BackEnd,
         FaultKind::Stream,
+        FaultKind::Owner,
     ];
 
     /// Its name on the command line.
@@ -118,6 +121,7 @@ impl FaultKind {
             FaultKind::Http => "http",
             FaultKind::BackEnd => "back-end",
             FaultKind::Stream => "stream",
+            FaultKind::Owner => "owner",
         }
     }
 }

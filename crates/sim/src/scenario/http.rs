@@ -88,6 +88,8 @@ fn worker(
         known_to: vec![scheduler],
         mutant: scope.mutant,
         back_end: Some(kind),
+        terms: hypha_engine::Terms::default(),
+        owner: hypha_engine::OwnerState::default(),
         batch_slowdown: 0.0,
     }
 }

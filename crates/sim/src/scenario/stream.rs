@@ -84,6 +84,7 @@ pub fn world(seed: u64, scope: &Scope, log: bool) -> World {
         arrivals: Box::new(tasks),
         network: Network { latency, loss: if loses { LOSS } else { 0.0 }, ..Network::PERFECT },
         fault_schedule,
+        market: None,
         thorough: false,
         log,
     });
@@ -246,6 +247,8 @@ fn worker(at: usize, slots: u32, scope: &Scope) -> WorkerSetup {
         known_to: vec![0],
         mutant: scope.mutant,
         back_end: None,
+        terms: hypha_engine::Terms::default(),
+        owner: hypha_engine::OwnerState::default(),
         batch_slowdown: 0.0,
     }
 }

@@ -19,6 +19,8 @@ const CLIENT_RETRY_AFTER: Span = Span::from_secs(2);
 pub(crate) enum Requester {
     /// The client that submits the task with this index.
     Client(usize),
+    /// The client that submits the job with this index.
+    Job(usize),
     /// A requester that ignores its reply.
     Operator,
 }
@@ -69,7 +71,7 @@ impl World {
     }
 
     /// Sends a request to a scheduler. A suspended process receives it when it resumes.
-    fn request(
+    pub(super) fn request(
         &mut self,
         scheduler: usize,
         from: Requester,
@@ -114,6 +116,7 @@ impl World {
     }
 
     pub(super) fn found(&mut self, scheduler: usize, worker: usize) -> Result<(), Violation> {
+        self.connect(scheduler, worker)?;
         let worker = Arc::clone(&self.workers[worker].setup.worker);
         let found = SchedulerEvent::WorkerFound(Arc::clone(&worker));
         self.tell::<Scheduler>(scheduler, found)?;

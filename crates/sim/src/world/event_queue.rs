@@ -10,6 +10,7 @@ use super::back_ends::HttpEvent;
 use super::clients::Requester;
 use super::faults::Fault;
 use super::links::Link;
+use super::market::MarketWorldEvent;
 use super::nodes::Node;
 
 /// An event. `incarnation` and `link` name the process of the receiver, and the connection, that it is meant for.
@@ -25,6 +26,7 @@ pub(super) enum WorldEvent {
     Http { worker: usize, incarnation: u32, event: HttpEvent },
     Node(Node, NodeEvent),
     Fault(Fault),
+    Market(MarketWorldEvent),
 }
 
 /// An event that a node scheduled for itself.
@@ -80,6 +82,7 @@ impl WorldEvent {
                 ..
             } => None,
             WorldEvent::Http { worker, .. } => Some(Node::Worker(worker)),
+            WorldEvent::Market(ref event) => event.required_node(),
             WorldEvent::Submit { .. } | WorldEvent::Fault(_) => None,
         }
     }
@@ -115,6 +118,7 @@ impl WorldEvent {
             WorldEvent::Node(node, NodeEvent::CommitEnds { .. }) => format!("{node} commits"),
             WorldEvent::Node(node, NodeEvent::Restart) => format!("{node} recovers"),
             WorldEvent::Fault(fault) => format!("fault: {fault:?}"),
+            WorldEvent::Market(event) => event.describe(),
         }
     }
 }

@@ -29,7 +29,8 @@ pub(super) struct Executors {
 /// A run of an executor.
 #[derive(Clone, Copy, Debug)]
 struct RunningTask {
-    index: usize,
+    /// The index of the task; `None` for the part of a job.
+    index: Option<usize>,
     stopped: bool,
     since: Time,
     timeout: Span,
@@ -102,7 +103,7 @@ impl Executors {
             self.busy += now.since(run.since);
             run.index
         };
-        runs.map(kill).collect()
+        runs.filter_map(kill).collect()
     }
 }
 
@@ -112,9 +113,12 @@ impl World {
         let (machine, executors) = (host.machine_generation, &mut self.executors[worker]);
         let (ends, id) = match run {
             RunCommand::Start { id, dispatch, .. } => {
-                let Some(index) = index_of_spec(&dispatch.spec) else { return };
+                let index = index_of_spec(&dispatch.spec);
+                let of_job = || self.market.as_ref()?.run_s(&dispatch.spec);
+                let run_s = index.map(|index| self.arrivals.run_s(index)).or_else(of_job);
+                let Some(run_s) = run_s else { return };
                 let speed = host.setup.speed / executors.slowness;
-                let alone_s = self.arrivals.run_s(index) / speed;
+                let alone_s = run_s / speed;
                 let begun = RunningTask {
                     index,
                     stopped: false,
@@ -124,7 +128,9 @@ impl World {
                     ends: self.now + Span::from_secs_f64(alone_s),
                 };
                 self.checkers.run_began(self.now, id);
-                self.checkers.starvation_run_began(index);
+                if let Some(index) = index {
+                    self.checkers.starvation_run_began(index);
+                }
                 executors.begin_run(id, begun, self.now)
             }
             RunCommand::Stop(id) => {
@@ -153,7 +159,9 @@ impl World {
         if let Some((ends, id)) = self.executors[worker].retime(now) {
             self.events.add(ends, WorldEvent::RunEnds { worker, machine, id });
         }
-        self.checkers.starvation_run_ended(now, run.index, run.stopped);
+        if let Some(index) = run.index {
+            self.checkers.starvation_run_ended(now, index, run.stopped);
+        }
         let outcome = self.outcome(worker, run);
         let took_too_long = now.since(run.since) >= run.timeout.mul_f64(FAST_CLOCK);
         let failed = match &outcome {
@@ -173,7 +181,9 @@ impl World {
     fn outcome(&mut self, worker: usize, run: RunningTask) -> Outcome {
         let probabilities = &self.fault_schedule.probabilities;
         if run.stopped
-            || (probabilities.executor_error > 0.0 && self.rng.chance(probabilities.executor_error))
+            || (run.index.is_some()
+                && probabilities.executor_error > 0.0
+                && self.rng.chance(probabilities.executor_error))
         {
             let error = format!("the executor failed on worker {worker}");
             let drawn = if probabilities.errors_are_retried { 0.0 } else { self.rng.unit() };
@@ -184,7 +194,8 @@ impl World {
                 _ => Outcome::Failed(TaskError::new(FailureKind::InvalidInput, error)),
             };
         }
-        let result = Payload::from((run.index as u32).to_le_bytes().as_slice());
+        let index = run.index.unwrap_or_default();
+        let result = Payload::from((index as u32).to_le_bytes().as_slice());
         if probabilities.corruption > 0.0 && self.rng.chance(probabilities.corruption) {
             let digest = Payload::from(&b"something else"[..]).digest();
             let result = TaskResult::Inline { payload: result, digest };

@@ -1,6 +1,6 @@
 //! Faults, and when they strike.
 
-use hypha_engine::{Command, Scheduler, WorkerEvent, WorkerMachine};
+use hypha_engine::{Command, OwnerState, Scheduler, WorkerEvent, WorkerMachine};
 use hypha_model::{Span, Time};
 use hypha_placement::Strategy;
 
@@ -83,6 +83,13 @@ pub enum Fault {
         scheduler: usize,
         /// And this worker.
         worker: usize,
+    },
+    /// The owner of a worker pauses it, uses it, or does not any more.
+    ChangeOwner {
+        /// Of which worker.
+        worker: usize,
+        /// What the owner does.
+        state: OwnerState,
     },
     /// An operator removes a worker.
     RemoveWorker {
@@ -270,6 +277,11 @@ impl World {
             Fault::CancelTask { index } => self.cancel(index),
             Fault::SwitchStrategy { scheduler, strategy } => {
                 self.operator_request(scheduler, Command::SetStrategy(strategy))
+            }
+            Fault::ChangeOwner { worker, state } => {
+                self.workers[worker].setup.owner = state;
+                self.owner_changed(worker);
+                self.tell::<WorkerMachine>(worker, WorkerEvent::OwnerChanged(state))
             }
             Fault::RemoveWorker { scheduler, worker } => {
                 let id = self.workers[worker].setup.worker.id;

@@ -19,6 +19,7 @@ impl World {
         if self.is_http(worker) {
             return self.send_to_http_worker(scheduler, worker, message);
         }
+        self.count_to_worker(worker, &message);
         let link = self.link_to_worker(scheduler, worker);
         for at in self.deliveries(scheduler, worker) {
             let message = message.clone();

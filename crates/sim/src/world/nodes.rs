@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hypha_engine::{Mutant, Settings};
+use hypha_engine::{Mutant, OwnerState, Settings, Terms};
 use hypha_model::{SchedulerId, TaskSpec, Worker, WorkerId};
 use uuid::Uuid;
 
@@ -60,6 +60,10 @@ pub struct WorkerSetup {
     pub mutant: Option<Mutant>,
     /// Its back end, if it is an HTTP worker of the one scheduler that finds it.
     pub back_end: Option<BackEndKind>,
+    /// The terms of its owner.
+    pub terms: Terms,
+    /// What its owner does with it.
+    pub owner: OwnerState,
 }
 
 impl WorkerSetup {

@@ -8,11 +8,13 @@ use hypha_engine::{
     Image, Notice, Record, Reply, Scheduler, SchedulerStep, WorkerEffect, WorkerImage,
     WorkerMachine, WorkerRecord, WorkerStep,
 };
+use hypha_market::{Signer, SimulatedNotary};
 use hypha_model::Time;
 
 use super::World;
 use super::clients::Requester;
 use super::host::{Host, Release, Role};
+use super::market::Gossip;
 use super::nodes::{self, Node, SchedulerSetup, WorkerSetup};
 use crate::checkers::{Author, Violation};
 
@@ -36,7 +38,10 @@ impl Role for Scheduler {
         now: Time,
         step: &mut SchedulerStep,
     ) -> Scheduler {
-        Scheduler::recover(setup.id, setup.settings.clone(), image, seed, now, step)
+        let mut scheduler =
+            Scheduler::recover(setup.id, setup.settings.clone(), image, seed, now, step);
+        scheduler.set_notary(Arc::new(SimulatedNotary(Signer::Scheduler(setup.id))));
+        scheduler
     }
 
     fn handle(
@@ -66,9 +71,15 @@ impl Role for Scheduler {
             Effect::Notice { .. }
             | Effect::ForwardOutput { .. }
             | Effect::WorkerLeased(_)
-            | Effect::GossipAdvert(_)
-            | Effect::GossipAdvertClosed(_)
             | Effect::JobChanged(_) => Ok(()),
+            Effect::GossipAdvert(advert) => {
+                world.gossip(at, Gossip::Advert(advert));
+                Ok(())
+            }
+            Effect::GossipAdvertClosed(advert) => {
+                world.gossip(at, Gossip::Closed(advert));
+                Ok(())
+            }
         }
     }
 
@@ -79,6 +90,9 @@ impl Role for Scheduler {
         reply: Reply,
         release: Release,
     ) -> Result<(), Violation> {
+        if let (Requester::Job(index), Reply::JobSubmitted(Some(_))) = (to, &reply) {
+            world.job_answered(index);
+        }
         let (Requester::Client(index), Reply::Submitted(answers)) = (to, reply) else {
             return Ok(());
         };
@@ -92,11 +106,13 @@ impl Role for Scheduler {
     fn persisted(world: &mut World, at: usize, records: &[Record]) -> Result<(), Violation> {
         let (now, host) = (world.now, &world.schedulers[at]);
         let author = Author { at, id: host.setup.id, local: host.clock.local(now) };
-        records.iter().try_for_each(|record| world.checkers.persisted(now, author, record))
+        records.iter().try_for_each(|record| world.checkers.persisted(now, author, record))?;
+        world.market_persisted(at, records)
     }
 
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
-        world.checkers.scheduler_stepped(world.now, &mut world.schedulers[at])
+        world.checkers.scheduler_stepped(world.now, &mut world.schedulers[at])?;
+        world.check_scheduler_market(at)
     }
 
     fn process_changed(world: &mut World, at: usize, is_up: bool) {
@@ -128,8 +144,12 @@ impl Role for WorkerMachine {
         _: Time,
         step: &mut WorkerStep,
     ) -> WorkerMachine {
-        let WorkerImage { epoch, left, .. } = image;
-        let mut machine = WorkerMachine::start(Arc::clone(&setup.worker), epoch, left, seed, step);
+        let WorkerImage { epoch, left, receipts } = image;
+        let notary = Arc::new(SimulatedNotary(Signer::Worker(setup.worker.id)));
+        let mut machine = WorkerMachine::start(Arc::clone(&setup.worker), epoch, left, seed, step)
+            .with_terms(setup.terms.clone())
+            .with_owner(setup.owner)
+            .with_receipts(notary, receipts.into_values().collect());
         machine.mutate(setup.mutant);
         machine
     }
@@ -142,7 +162,9 @@ impl Role for WorkerMachine {
     ) -> Result<(), Violation> {
         match effect {
             WorkerEffect::Send(said) => {
-                if let Some(scheduler) = nodes::scheduler_index(said.to) {
+                world.count_from_worker(at, &said.message)?;
+                let known = world.schedulers.len();
+                if let Some(scheduler) = nodes::scheduler_index(said.to).filter(|at| *at < known) {
                     world.send_to_scheduler(at, scheduler, said.message);
                 }
             }
@@ -167,7 +189,8 @@ impl Role for WorkerMachine {
     }
 
     fn stepped(world: &mut World, at: usize) -> Result<(), Violation> {
-        world.checkers.worker_stepped(world.now, &world.workers[at])
+        world.checkers.worker_stepped(world.now, &world.workers[at])?;
+        world.check_worker_market(at)
     }
 
     fn machine_changed(world: &mut World, at: usize, is_running: bool) {

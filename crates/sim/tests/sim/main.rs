@@ -7,6 +7,7 @@ use hypha_sim::checkers::Promise;
 use hypha_sim::scenario::{self, FaultKind, Scope};
 
 mod compare;
+mod market;
 mod options;
 mod store;
 

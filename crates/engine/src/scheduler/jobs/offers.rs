@@ -90,8 +90,12 @@ impl Scheduler {
             }
             return is_late;
         };
-        self.with_job(now, id, step, |gang, context, actions| {
-            gang.granted(context, (worker, request), grant, actions);
+        let has_left = self.jobs.left.contains(&lease);
+        self.with_job(now, id, step, |gang, context, actions| match has_left {
+            true => gang.not_granted(context, request, actions),
+            false => {
+                gang.granted(context, (worker, request), grant, actions);
+            }
         });
         true
     }

@@ -1,6 +1,7 @@
 //! Views of jobs and of the market.
 
-use hypha_model::{JobId, Money, Name};
+use hypha_market::GangMember;
+use hypha_model::{JobId, LeaseId, Money, Name};
 
 use super::{Job, Scheduler};
 use crate::job::{
@@ -24,6 +25,24 @@ pub struct MarketFigures {
 }
 
 impl Scheduler {
+    /// The members of all gangs, with whether their gang is formed.
+    pub fn members(&self) -> impl Iterator<Item = (bool, &GangMember)> {
+        let jobs = self.jobs.active.values();
+        jobs.flat_map(|job| job.gang.members().map(|member| (job.gang.is_formed(), member)))
+    }
+
+    /// Whether the gang that this lease is for is formed; `None` if the lease is for no gang.
+    pub fn is_formed_with(&self, lease: LeaseId) -> Option<bool> {
+        let (job, _) = self.jobs.by_lease.get(&lease)?;
+        let job = self.jobs.active.get(job)?;
+        job.gang.member(lease).map(|_| job.gang.is_formed())
+    }
+
+    /// How many jobs have not ended.
+    pub fn open_jobs(&self) -> usize {
+        self.jobs.active.len()
+    }
+
     /// The job with this id.
     pub fn job(&self, id: JobId) -> Option<JobView> {
         if let Some(job) = self.jobs.active.get(&id).filter(|job| !job.is_pool) {
