@@ -9,7 +9,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::error::ErrorBody;
-use crate::{health, instances, jobs, market, openai, scheduler, tasks, workers};
+use crate::{health, instances, jobs, market, openai, pools, scheduler, tasks, workers};
 
 /// The name of bearer tokens in the document.
 const SCHEME: &str = "token";
@@ -29,6 +29,7 @@ pub(crate) fn openapi_document(version: &str) -> OpenApi {
         tasks::openapi(),
         jobs::openapi(),
         market::openapi(),
+        pools::openapi(),
         workers::openapi(),
         scheduler::openapi(),
     ] {

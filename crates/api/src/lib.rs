@@ -17,6 +17,7 @@ mod object;
 mod openai;
 mod params;
 mod parts;
+mod pools;
 mod reactors;
 mod resources;
 mod response;
@@ -57,6 +58,7 @@ fn routes(app: AppState) -> Router {
         .merge(tasks::routes())
         .merge(jobs::routes())
         .merge(market::routes())
+        .merge(pools::routes())
         .merge(workers::routes())
         .merge(scheduler::routes())
         .merge(health::routes())

@@ -1,6 +1,7 @@
 //! A scheduler's configuration.
 
 mod api;
+mod pool;
 mod retry;
 mod settings;
 

@@ -42,7 +42,7 @@ use hypha_predict::Predictor;
 
 pub use availability::{Unavailability, Unschedulable};
 pub use hypha_market::HOLDER_SHARE;
-pub use jobs::MAX_JOBS;
+pub use jobs::{MAX_JOBS, MarketFigures};
 pub use parts::{Part, TASKS_PER_PART, WORKERS_PER_PART};
 pub use pool::{PoolView, TaskKind};
 pub use quarantine::Quarantine;

@@ -5,16 +5,15 @@
 //! the gang is *formed*; otherwise all of it is released, and the next advert follows after a random, growing delay. A
 //! formed gang advertises for the members that it lacks, and takes what it gets.
 
+mod action;
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hypha_model::{
-    AdvertId, Epoch, LeaseId, Money, Name, OfferId, Priority, Requirement, Rng, Span, Time,
-    WorkerId,
+    AdvertId, Epoch, LeaseId, Maximise, Money, OfferId, Requirement, Rng, Span, Time, WorkerId,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::advert::{Advert, Offer, WantedRole};
 use crate::auction::{
@@ -22,6 +21,7 @@ use crate::auction::{
     offers_wanted,
 };
 use crate::portion::Portion;
+pub use action::{GangAction, GangRole, GangSpec, Receivers};
 pub use member::{GangMember, LossReason, StoredMember};
 
 /// How long a gang waits for grants after it has accepted offers: two round trips on any link, with one repeat. Capacity
@@ -35,146 +35,6 @@ const GROW_INTERVAL: Span = Span::from_secs(30);
 const DISCONNECT_GRACE: Span = Span::from_secs(3);
 /// A role that is asked for directly has this many times as many candidates as places.
 const CANDIDATES_PER_PLACE: usize = 2;
-
-/// What a gang is to have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GangSpec {
-    /// Its roles.
-    pub roles: Vec<GangRole>,
-    /// Higher goes first.
-    pub priority: Priority,
-    /// Whether its leases may be taken back, with notice.
-    pub is_preemptible: bool,
-    /// What it values.
-    pub maximise: Maximise,
-    /// The most that an hour of all of it may cost.
-    pub budget: Option<Money>,
-    /// How long offers are collected.
-    pub window: Span,
-    /// The TTL of its leases.
-    pub lease_ttl: Span,
-}
-
-/// A role of a gang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GangRole {
-    /// Its name.
-    pub name: Name,
-    /// The requirement of each member.
-    pub requirement: Arc<Requirement>,
-    /// How many members are wanted.
-    pub count: u32,
-    /// How many members there must be.
-    pub minimum: u32,
-    /// Whether each member is to have all that is free of its worker, not only what it requires.
-    #[serde(default)]
-    pub wants_all: bool,
-    /// The price that is offered for an hour of each.
-    pub bid: Money,
-    /// The highest price that is paid. It never leaves the scheduler.
-    pub max: Money,
-}
-
-/// What offers are ranked by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Maximise {
-    /// Speed first.
-    Speed,
-    /// Capacity for the price first.
-    Cost,
-    /// Both alike.
-    #[default]
-    Balance,
-}
-
-/// What a gang wants done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GangAction {
-    /// Send the advert.
-    Advertise {
-        /// The advert.
-        advert: Arc<Advert>,
-        /// To whom.
-        to: Receivers,
-    },
-    /// End the advert for those that it was sent to.
-    CloseAdvert {
-        /// The advert.
-        advert: AdvertId,
-        /// To whom.
-        to: Receivers,
-    },
-    /// Accept an offer for one role of its advert.
-    Accept {
-        /// Whose.
-        worker: WorkerId,
-        /// The offer.
-        offer: OfferId,
-        /// The role, by its index in the advert.
-        role: u16,
-        /// Repeated in the answer.
-        request: u64,
-        /// The TTL of the lease.
-        ttl: Span,
-    },
-    /// Decline an offer. If it was accepted before, its lease is released.
-    Decline {
-        /// Whose.
-        worker: WorkerId,
-        /// The offer.
-        offer: OfferId,
-    },
-    /// Renew a lease.
-    Renew {
-        /// Whose.
-        worker: WorkerId,
-        /// The lease.
-        lease: LeaseId,
-        /// Its epoch.
-        epoch: Epoch,
-        /// Repeated in the answer.
-        nonce: u64,
-    },
-    /// Release a lease.
-    Release {
-        /// Whose.
-        worker: WorkerId,
-        /// The lease.
-        lease: LeaseId,
-        /// Its epoch.
-        epoch: Epoch,
-    },
-    /// A member was leased: make that durable before anything relies on it.
-    Joined(LeaseId),
-    /// A member's lease has ended.
-    Lost {
-        /// The member.
-        member: Box<GangMember>,
-        /// Why.
-        reason: LossReason,
-    },
-    /// All minimums are met, for the first time.
-    Formed(Box<Choice>),
-    /// An advert brought too little.
-    Short(Box<Shortfall>),
-    /// A worker granted an offer that was accepted, or did not.
-    Answered {
-        /// The worker.
-        worker: WorkerId,
-        /// Whether it granted.
-        is_granted: bool,
-    },
-}
-
-/// Who gets an advert.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Receivers {
-    /// These workers, directly.
-    pub workers: Vec<WorkerId>,
-    /// Whether all others get it by gossip.
-    pub is_gossiped: bool,
-}
 
 /// What a gang needs of its scheduler.
 pub struct GangContext<'a> {

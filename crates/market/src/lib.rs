@@ -38,7 +38,7 @@ pub use book::{
 pub use divide::{Claim, divide, portion_for};
 pub use gang::{
     GRANT_TIMEOUT, Gang, GangAction, GangContext, GangMember, GangRole, GangSpec, LossReason,
-    Maximise, Receivers, StoredMember,
+    Receivers, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
 pub use ledger_csv::ledger_csv;

@@ -17,7 +17,7 @@ use crate::member::Member;
 use crate::order::{self, UNREACHABLE_RANK};
 use crate::strategy::Order;
 use crate::waiting::Lane;
-use crate::{Placement, PlacementMutant, Stage, Task, TaskRef};
+use crate::{Placement, Stage, Task, TaskRef};
 
 /// While other tasks of the tenant wait, this many urgent ones in a row go before them, then one of the others: they
 /// get at least a fifth of the tenant's starts.
@@ -207,8 +207,7 @@ impl Placement {
         let least_s = fastest.as_ref().map_or(0.0, optimistic_s);
         // A moment after the last start that could be in time, so that it is not checked again at once.
         let unreachable_at = deadline - Span::from_secs_f64(least_s) + Span::from_micros(1);
-        let unreachable =
-            unreachable_at <= now && least_s > 0.0 && !self.is(PlacementMutant::HopefulDeadlines);
+        let unreachable = unreachable_at <= now && least_s > 0.0;
         let urgency = match unreachable {
             true => Urgency::Unreachable,
             false => Urgency::Urgent(unreachable_at.max(now + Span::from_micros(1))),

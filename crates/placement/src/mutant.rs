@@ -13,8 +13,6 @@ pub enum PlacementMutant {
     UnagedPriorities,
     /// The shares of tenants do not count.
     UnfairShares,
-    /// Tasks that cannot be in time go before others as if they could.
-    HopefulDeadlines,
 }
 
 impl Placement {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use hypha_engine::job::JobPlan;
-use hypha_market::{GangRole, GangSpec, MAX_LEASE_TTL, MAX_MEMBERS, Maximise, WINDOW_RANGE};
+use hypha_market::{GangRole, GangSpec, MAX_LEASE_TTL, MAX_MEMBERS, WINDOW_RANGE};
 use hypha_model::amount::{FieldError, parse_count, parse_priority, parse_seconds};
 use hypha_model::input_value::InputValue;
 use hypha_model::{
-    JobResources, Money, Name, PriceRange, Requirement, ResourcesInput, Span, TaskSpec,
+    JobResources, Maximise, Money, Name, PriceRange, Requirement, ResourcesInput, Span, TaskSpec,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;

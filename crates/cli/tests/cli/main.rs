@@ -16,6 +16,7 @@ mod instances;
 mod interrupted;
 mod jobs;
 mod lab;
+mod market;
 mod nat;
 mod outcomes;
 mod pause;

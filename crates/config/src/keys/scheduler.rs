@@ -60,6 +60,55 @@ pub(super) const KEYS: &[Key] = &[
     },
 ];
 
+const POOL: &[Key] = &[
+    Key {
+        name: "bid",
+        kind: Kind::Price,
+        preset: Preset::Absent("110.0"),
+        doc: "The price that is offered for an hour of a worker. All workers see it. There is no pool without it.",
+    },
+    Key {
+        name: "max",
+        kind: Kind::Price,
+        preset: Preset::Absent("160.0"),
+        doc: "The highest price that is paid for an hour of a worker; offers above it are not considered. It never \
+              leaves the scheduler. The default is `bid`.",
+    },
+    Key {
+        name: "budget_per_hour",
+        kind: Kind::Price,
+        preset: Preset::Absent("1000.0"),
+        doc: "The most that an hour of all workers of the pool may cost.",
+    },
+    Key {
+        name: "min_workers",
+        kind: Kind::Count { min: 0, max: MAX_POOL_WORKERS },
+        preset: Preset::Is("0"),
+        doc: "How many workers are kept leased, also without tasks.",
+    },
+    Key {
+        name: "max_workers",
+        kind: Kind::Count { min: 1, max: MAX_POOL_WORKERS },
+        preset: Preset::Is("1000"),
+        doc: "How many workers are leased at most.",
+    },
+    Key {
+        name: "target_wait",
+        kind: Kind::Seconds { min: MIN_DURATION, max: DAY },
+        preset: Preset::Is("5"),
+        doc: "The pool grows if tasks are predicted to wait for more than these seconds.",
+    },
+    Key {
+        name: "idle_after",
+        kind: Kind::Seconds { min: seconds(1), max: DAY },
+        preset: Preset::Is("300"),
+        doc: "A worker that has had no task for these seconds is released.",
+    },
+];
+
+/// More workers than one scheduler uses.
+const MAX_POOL_WORKERS: u32 = 100_000;
+
 const SCHEDULER: &[Key] = &[
     Key {
         name: "max_concurrent_tasks",
@@ -139,6 +188,13 @@ const SCHEDULER: &[Key] = &[
         kind: Kind::Section(API),
         preset: Preset::Absent(""),
         doc: "The HTTP interface.",
+    },
+    Key {
+        name: "pool",
+        kind: Kind::Section(POOL),
+        preset: Preset::Absent(""),
+        doc: "Workers that are leased for tasks at a price, as many as are needed. Without it, every worker that is \
+              found is used, and those that ask for a price are not.",
     },
     Key {
         name: "load_balancing",

@@ -6,7 +6,7 @@ use hypha_engine::Settings;
 use hypha_model::{Maximise, Name, Span};
 use hypha_placement::{LoadMetric, Pick, Predictive, Preferences, Strategy, StrategyError};
 
-use super::{Warnings, retry};
+use super::{Warnings, pool, retry};
 use crate::diagnostic::Diagnostic;
 use crate::parse::{self, Choice};
 use crate::reader::Reader;
@@ -55,6 +55,7 @@ pub(super) fn read(
         quarantine: span(tolerance.get("quarantine", seconds)?),
         lease_ttl: span(section.get("lease_ttl", seconds)?),
         key_ttl: span(section.get("result_ttl", seconds)?),
+        pool: pool::read(&section.section("pool")?)?,
         ..Settings::default()
     })
 }

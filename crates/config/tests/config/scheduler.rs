@@ -477,3 +477,32 @@ fn variables_set_keys_in_every_section() {
          HYPHA_SCHEDULER__API__BIND_ADDRESS?"
     );
 }
+
+#[test]
+fn a_pool_is_read_and_needs_a_bid() {
+    let config =
+        good("[scheduler.pool]\nbid = 110.0\nmax = 160\nbudget_per_hour = 1000\nmin_workers = 2");
+    let pool = config.settings.pool.unwrap();
+    let prices = (pool.bid.to_string(), pool.max.to_string(), pool.budget.unwrap().to_string());
+    assert_eq!(prices, ("110".into(), "160".into(), "1000".into()));
+    assert_eq!((pool.min_workers, pool.max_workers), (2, 1_000));
+    assert_eq!((pool.target_wait, pool.idle_after), (Span::from_secs(5), Span::from_secs(300)));
+    assert_eq!(good("").settings.pool, None);
+    let cheap = good("[scheduler.pool]\nbid = 0").settings.pool.unwrap();
+    assert_eq!(cheap.max, cheap.bid, "the bid is also the most");
+    for (keys, expected) in [
+        ("max = 5", "max: there is no pool without `bid`: give it too"),
+        ("bid = 6\nmax = 5", "bid: is above `max`: lower it, or raise `max`"),
+        ("bid = -1", "negative"),
+        ("bid = nan", "finite"),
+        (
+            "bid = 1\nmin_workers = 3\nmax_workers = 2",
+            "min_workers: is above `max_workers`: lower it, or raise `max_workers`",
+        ),
+    ] {
+        let text = format!("{CERTIFICATES}[scheduler.pool]\n{keys}");
+        let fault = home().load::<SchedulerConfig>(&text, &[], &Flags::default()).unwrap_err();
+        let (_, last) = expected.split_once(": ").unwrap_or(("", expected));
+        assert!(fault.contains(last), "{keys}: {fault}");
+    }
+}

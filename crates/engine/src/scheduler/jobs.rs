@@ -1,23 +1,27 @@
 //! Jobs: the scheduler leases a gang of workers for each, runs a part of the job on every member, and replaces members
 //! that are lost.
 
+mod offers;
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hypha_machine::Rows;
 use hypha_market::{
-    Gang, GangAction, GangContext, GrantRecord, LeaseAccount, LedgerSum, LossReason, Offer,
-    Portion, WorkerStanding,
+    Gang, GangAction, GangContext, GrantRecord, LeaseAccount, LedgerSum, LossReason,
 };
 use hypha_model::{
-    AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, Name, OfferId,
-    Requirement, Span, TaskError, TaskId, Time, WorkerId,
+    AdvertId, AttemptId, Epoch, FailureKind, Fence, JobId, LeaseId, Money, Requirement, Span,
+    TaskError, TaskId, Time, WorkerId,
 };
+
+pub use views::MarketFigures;
 
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::{
-    AcceptedJob, AdvertView, EndedJob, JobPlan, JobRecord, JobState, JobView, MarketEvent,
-    MarketEventKind, MemberView, RoleView, StoredRun, accounts_of, jobs_of, pool_of,
+    AcceptedJob, EndedJob, JobPlan, JobRecord, JobState, MarketEvent, MarketEventKind, StoredRun,
+    accounts_of, jobs_of, pool_of,
 };
 use crate::message::{Dispatch, FromWorker, Outcome, ToWorker};
 use crate::record::Record;
@@ -306,9 +310,7 @@ impl Scheduler {
         };
         let job = self.jobs.active.get_mut(&id);
         let run = job.and_then(|job| job.runs.get_mut(&lease));
-        let Some(run) = run.filter(|run| run.stored.member.worker == worker) else {
-            return None;
-        };
+        let run = run.filter(|run| run.stored.member.worker == worker)?;
         match message {
             FromWorker::Started { .. } | FromWorker::Running { .. } => {
                 run.is_running = true;
@@ -416,91 +418,6 @@ impl Scheduler {
             job.gang.preempted(now, lease, grace);
             self.jobs.due = self.jobs.earliest();
         }
-    }
-
-    fn offered(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        offer: &Arc<Offer>,
-        step: &mut SchedulerStep,
-    ) {
-        let job = self.jobs.advertising(offer.advert).filter(|_| offer.worker_id() == worker);
-        let Some(id) = job else {
-            // A repeated offer that a gang has accepted: declining it would release the lease of a member.
-            if self.jobs.active.values().any(|job| job.gang.has_offer(worker, offer.id)) {
-                return;
-            }
-            let message = ToWorker::DeclineOffer(offer.id);
-            return step.send_at_once(Effect::ToWorker { worker, message });
-        };
-        let standing = self.standing_of(worker);
-        let mut counts = false;
-        self.with_job(now, id, step, |gang, context, actions| {
-            counts = gang.offered(context, offer, standing, actions).is_some_and(|it| it.is_ok());
-        });
-        let price = offer.roles.iter().map(|role| role.price).min().unwrap_or(Money::ZERO);
-        self.jobs.log(now, Some(id), MarketEventKind::Offered { worker, price, counts });
-    }
-
-    fn not_offered(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        advert: AdvertId,
-        step: &mut SchedulerStep,
-    ) {
-        if let Some(id) = self.jobs.advertising(advert) {
-            self.with_job(now, id, step, |gang, context, actions| {
-                gang.not_offered(context, worker, advert, actions);
-            });
-        }
-    }
-
-    fn offer_unknown(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        offer: OfferId,
-        step: &mut SchedulerStep,
-    ) {
-        let accepting = |job: &Job| job.gang.accepts(worker, offer);
-        let found = self.jobs.active.iter().find(|(_, job)| accepting(job)).map(|(id, _)| *id);
-        if let Some(id) = found {
-            self.with_job(now, id, step, |gang, context, actions| {
-                gang.offer_unknown(context, worker, offer, actions);
-            });
-        }
-    }
-
-    /// A lease was granted for an offer that a gang has accepted. Returns whether that is so.
-    fn offer_granted(
-        &mut self,
-        now: Time,
-        (worker, request): (WorkerId, u64),
-        grant: (LeaseId, Epoch, Span, Option<Portion>),
-        step: &mut SchedulerStep,
-    ) -> bool {
-        let lease = grant.0;
-        if self.jobs.by_lease.get(&lease).is_some_and(|(_, holder)| *holder != worker) {
-            // The id of another worker's lease: the accept stays unanswered.
-            return true;
-        }
-        let expected = |job: &Job| job.gang.expects(request) || job.gang.member(lease).is_some();
-        let found = self.jobs.active.iter().find(|(_, job)| expected(job)).map(|(id, _)| *id);
-        let Some(id) = found else {
-            // It comes too late, and its decline may be lost.
-            let is_late = self.jobs.accepts.contains(&request);
-            if is_late {
-                let message = ToWorker::ReleaseLease { lease, epoch: grant.1 };
-                step.send(Effect::ToWorker { worker, message });
-            }
-            return is_late;
-        };
-        self.with_job(now, id, step, |gang, context, actions| {
-            gang.granted(context, (worker, request), grant, actions);
-        });
-        true
     }
 
     /// The connection to a worker was lost.
@@ -687,6 +604,7 @@ impl Scheduler {
         for action in actions {
             let (worker, message) = match action {
                 GangAction::Advertise { advert, to } => {
+                    self.counts.adverts += 1;
                     let bid = advert.roles.iter().map(|role| role.bid).max();
                     let kind = MarketEventKind::Advertised {
                         advert: advert.id,
@@ -758,100 +676,6 @@ impl Scheduler {
             step.send_at_once(Effect::ToWorker { worker, message });
         }
     }
-
-    /// The workers that are connected and could take a role, those with the best record first.
-    fn candidates_for(&self, needs: &Requirement, most: usize) -> Vec<WorkerId> {
-        let known = self.workers.iter().flatten().take(MAX_CANDIDATES_EXAMINED);
-        let could =
-            known.filter(|state| state.is_connected() && needs.satisfied_by(&state.worker).is_ok());
-        let mut found: Vec<(u32, WorkerId)> = could
-            .map(|state| (self.standing_of(state.worker.id).granted_milli, state.worker.id))
-            .collect();
-        found.sort_by_key(|(granted, id)| (std::cmp::Reverse(*granted), *id));
-        found.into_iter().take(most).map(|(_, id)| id).collect()
-    }
-
-    /// What is known of a worker that makes an offer.
-    fn standing_of(&self, worker: WorkerId) -> WorkerStanding {
-        let record = self.jobs.grants.get(&worker).copied().unwrap_or_default();
-        let unknown =
-            WorkerStanding { granted_milli: record.granted_milli(), ..Default::default() };
-        let Some(slot) = self.slot_of.get(&worker).copied() else { return unknown };
-        let Some(Some(state)) = self.workers.get(slot.0 as usize) else { return unknown };
-        // The factor multiplies run times.
-        let factor = self.predictor.factor(state.predictor_key);
-        let speed = (1_000.0 / factor.max(1e-3)).round().clamp(1.0, 1e6);
-        let health = self.placement.health(slot).unwrap_or_default();
-        WorkerStanding {
-            speed_milli: Some(speed as u32),
-            success_milli: (health.success_rate.clamp(0.0, 1.0) * 1e3).round() as u32,
-            round_trip: self.placement.round_trip(slot).unwrap_or(unknown.round_trip),
-            ..unknown
-        }
-    }
-
-    /// The job with this id.
-    pub fn job(&self, id: JobId) -> Option<JobView> {
-        if let Some(job) = self.jobs.active.get(&id).filter(|job| !job.is_pool) {
-            return Some(job.view());
-        }
-        self.jobs.ended.get(&id).map(|(accepted, ended)| ended_view(accepted, ended))
-    }
-
-    /// The jobs, the latest first, at most `most`, before the job `before`.
-    pub fn jobs(&self, before: Option<JobId>, most: usize) -> Vec<JobView> {
-        let is_before = |id: &&JobId| before.is_none_or(|before| **id < before);
-        let users = self.jobs.active.iter().filter(|(_, job)| !job.is_pool);
-        let active = users.map(|(id, _)| id).filter(is_before);
-        let ended = self.jobs.ended.keys().filter(is_before);
-        let mut ids: Vec<JobId> = active.chain(ended).copied().collect();
-        ids.sort_unstable_by(|a, b| b.cmp(a));
-        ids.into_iter().take(most).filter_map(|id| self.job(id)).collect()
-    }
-
-    /// Whose job this is; `None` if there is no such job.
-    pub fn job_tenant(&self, id: JobId) -> Option<Option<&Name>> {
-        let active = self.jobs.active.get(&id).filter(|job| !job.is_pool);
-        let active = active.map(|job| &job.accepted);
-        let known = active.or_else(|| self.jobs.ended.get(&id).map(|(accepted, _)| accepted))?;
-        Some(known.plan.tenant.as_ref())
-    }
-
-    /// The jobs that have not ended, with how many members each has.
-    pub fn active_jobs(&self) -> impl Iterator<Item = (JobId, usize)> {
-        let jobs = self.jobs.active.iter().filter(|(_, job)| !job.is_pool);
-        jobs.map(|(id, job)| (*id, job.gang.members().count()))
-    }
-
-    /// The adverts that are open.
-    pub fn open_adverts(&self) -> Vec<AdvertView> {
-        let open = |(id, job): (&JobId, &Job)| {
-            let (advert, offers) = job.gang.open_advert()?;
-            let plan = &job.accepted.plan;
-            let wanted: u32 = plan.gang.roles.iter().map(|role| role.count).sum();
-            let done: u32 = job.done.iter().sum();
-            let present = job.gang.members().count() as u32 + done;
-            Some(AdvertView {
-                id: advert,
-                job: (!job.is_pool).then_some(*id),
-                wanted: wanted.saturating_sub(present),
-                bid: plan.gang.roles.iter().map(|role| role.bid).max().unwrap_or(Money::ZERO),
-                offers: offers as u32,
-            })
-        };
-        self.jobs.active.iter().filter_map(open).collect()
-    }
-
-    /// The sequence of the last event of the market.
-    pub fn market_sequence(&self) -> u64 {
-        self.jobs.sequence
-    }
-
-    /// The last events of the market after `after`, the oldest first, at most `most`.
-    pub fn market_events(&self, after: u64, most: usize) -> Vec<MarketEvent> {
-        let is_new = |event: &&MarketEvent| event.sequence > after;
-        self.jobs.events.iter().filter(is_new).take(most).cloned().collect()
-    }
 }
 
 impl Jobs {
@@ -884,75 +708,6 @@ impl Jobs {
         }
         self.events.push_back(MarketEvent { sequence: self.sequence, at, job, kind });
     }
-}
-
-impl Job {
-    fn view(&self) -> JobView {
-        let role_of = |at: u16| self.accepted.plan.gang.roles.get(usize::from(at));
-        let member = |member: &hypha_market::GangMember| {
-            let run = self.runs.get(&member.lease);
-            Some(MemberView {
-                role: role_of(member.role)?.name.clone(),
-                worker: member.worker,
-                lease: member.lease,
-                until: member.until(),
-                price: member.price,
-                portion: member.portion.clone(),
-                joined: member.joined,
-                is_running: run.is_some_and(|run| run.is_running),
-                progress_permille: run.map_or(0, |run| run.progress_permille),
-            })
-        };
-        let state = if self.gang.is_formed() { JobState::Running } else { JobState::Waiting };
-        JobView {
-            members: self.gang.members().filter_map(member).collect(),
-            roles: role_views(&self.accepted.plan, &self.done),
-            lost: self.lost,
-            shortfall: self.gang.shortfall().cloned(),
-            advert: self.gang.open_advert().map(|(advert, _)| advert),
-            next_advert: self.gang.advertises_at(),
-            ..base_view(&self.accepted, state)
-        }
-    }
-}
-
-fn ended_view(accepted: &AcceptedJob, ended: &EndedJob) -> JobView {
-    JobView {
-        finished: Some(ended.finished),
-        error: ended.error.clone(),
-        lost: ended.lost,
-        roles: role_views(&accepted.plan, &ended.done),
-        ..base_view(accepted, ended.state)
-    }
-}
-
-fn base_view(accepted: &AcceptedJob, state: JobState) -> JobView {
-    JobView {
-        id: accepted.id,
-        name: accepted.plan.name.clone(),
-        tenant: accepted.plan.tenant.clone(),
-        state,
-        submitted: accepted.submitted,
-        finished: None,
-        error: None,
-        lost: 0,
-        roles: role_views(&accepted.plan, &[]),
-        members: Vec::new(),
-        shortfall: None,
-        advert: None,
-        next_advert: None,
-    }
-}
-
-fn role_views(plan: &JobPlan, done: &[u32]) -> Vec<RoleView> {
-    let role = |(at, role): (usize, &hypha_market::GangRole)| RoleView {
-        name: role.name.clone(),
-        count: role.count,
-        minimum: role.minimum,
-        done: done.get(at).copied().unwrap_or_default(),
-        bid: role.bid,
-    };
-    plan.gang.roles.iter().enumerate().map(role).collect()
 }
 
 /// The dispatch of a member's part of the job.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hypha_market::{
-    Demand, GangMember, GangRole, GangSpec, HeldLease, Maximise, PoolSettings, PoolSize,
-    StoredMember,
+    Demand, GangMember, GangRole, GangSpec, HeldLease, PoolSettings, PoolSize, StoredMember,
 };
-use hypha_model::{ExecutorClass, JobId, Money, Name, Priority, Requirement, Span, Time, WorkerId};
+use hypha_model::{
+    ExecutorClass, JobId, Maximise, Money, Name, Priority, Requirement, Span, Time, WorkerId,
+};
 use serde::Serialize;
 
 use super::{Effect, Scheduler, SchedulerStep};
@@ -88,6 +89,7 @@ impl Scheduler {
             let worker = stored.worker;
             if let Some((slot, state)) = self.state_of(worker) {
                 state.lease = held(&stored, now, now, now);
+                self.placement.set_price(slot, Some(stored.price), now);
                 self.arm_worker(slot);
             }
             self.pool.members.insert(worker, PoolMember { stored, idle_since: None });
@@ -255,9 +257,10 @@ impl Scheduler {
             state.lease = held(&stored, member.until(), next, now);
             let record = JobRecord::PoolJoined(Box::new(stored.clone()));
             step.persist(Record::Job(record));
-            let portion = Some(stored.portion.clone());
+            let (portion, price) = (Some(stored.portion.clone()), stored.price);
             self.pool.members.insert(worker, PoolMember { stored, idle_since: None });
             self.set_portion(now, slot, portion, step);
+            self.placement.set_price(slot, Some(price), now);
             self.update_availability(now, slot);
             self.arm_worker(slot);
             step.send(Effect::WorkerLeased(worker));
@@ -270,6 +273,9 @@ impl Scheduler {
         if let Some(member) = self.pool.members.remove(&worker) {
             self.close_account(now, member.stored.lease, step);
             step.persist(Record::Job(JobRecord::PoolLeft(worker)));
+            if let Some(slot) = self.slot_of.get(&worker).copied() {
+                self.placement.set_price(slot, None, now);
+            }
         }
     }
 
@@ -293,6 +299,13 @@ impl Scheduler {
                 step.send(Effect::ToWorker { worker, message });
             }
         }
+    }
+
+    /// How many workers the pool has, and what an hour of them costs.
+    pub(super) fn pool_figures(&self) -> (usize, Money) {
+        let members = self.pool.members.values();
+        let price = members.fold(Money::ZERO, |sum, it| sum.saturating_add(it.stored.price));
+        (self.pool.members.len(), price)
     }
 
     /// The pool, for each kind of task that waits, and as a whole.

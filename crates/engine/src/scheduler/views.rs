@@ -21,6 +21,10 @@ pub struct Counts {
     pub submitted: u64,
     /// Tasks that were rejected.
     pub rejected: u64,
+    /// Adverts that were sent.
+    pub adverts: u64,
+    /// Offers that arrived for them.
+    pub offers: u64,
     /// Receipts of workers that were not countersigned, because they were not what was agreed.
     pub receipts_refused: u64,
     /// Tasks that ended with a result.

@@ -11,10 +11,10 @@ use hypha_engine::{
     WorkerImage, WorkerMachine, WorkerStep,
 };
 use hypha_machine::{Batch, Machine, MemoryDisk};
-use hypha_market::{GangRole, GangSpec, LedgerSum, Maximise, PoolSettings, SimulatedNotary};
+use hypha_market::{GangRole, GangSpec, LedgerSum, PoolSettings, SimulatedNotary};
 use hypha_model::{
-    ExecutorClass, JobId, Money, Priority, Requirement, SchedulerId, Span, TaskSpec, TaskState,
-    Time, Worker, WorkerId,
+    ExecutorClass, JobId, Maximise, Money, Priority, Requirement, SchedulerId, Span, TaskSpec,
+    TaskState, Time, Worker, WorkerId,
 };
 
 use crate::harness::{START, commit, completed, name, step, task, worker, worker_id};

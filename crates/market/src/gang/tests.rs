@@ -39,7 +39,7 @@ fn role(name: &str, count: u32, minimum: u32) -> GangRole {
 fn spec(roles: &[GangRole]) -> Arc<GangSpec> {
     Arc::new(GangSpec {
         roles: roles.to_vec(),
-        priority: Priority::default(),
+        priority: hypha_model::Priority::default(),
         is_preemptible: true,
         maximise: Maximise::Balance,
         budget: None,

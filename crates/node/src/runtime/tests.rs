@@ -6,9 +6,12 @@ use std::time::SystemTime;
 use hypha_config::{Flags, RoleConfig};
 use hypha_engine::job::{JobPlan, JobState};
 use hypha_engine::{Command, Reply};
-use hypha_model::{JobId, Money, Name, Payload, Requirement, Span, TaskSpec};
-use hypha_net::{Multiaddr, Publication, worker_id};
+use hypha_model::{
+    AdvertId, JobId, Money, Name, OfferId, Payload, Requirement, Rng, Span, TaskSpec, Time,
+};
+use hypha_net::{Multiaddr, PeerId, Publication, RequestError, worker_id};
 use hypha_pki::issue::{self, Authority, Validity};
+use hypha_wire::market::OfferedRole;
 use tempfile::TempDir;
 
 use super::*;
@@ -104,6 +107,23 @@ fn job() -> JobPlan {
     JobPlan { name: None, tenant: None, gang: Arc::new(spec), programs: vec![Arc::new(program)] }
 }
 
+fn offer_of(peer: PeerId) -> hypha_wire::Offer {
+    let rng = &mut Rng::new(1);
+    let role = OfferedRole { role: 0, price_micros: 1, portion: Default::default() };
+    hypha_wire::Offer {
+        id: OfferId::new(Time::ZERO, rng),
+        advert: AdvertId::new(Time::ZERO, rng),
+        worker_id: worker_id(&peer),
+        worker: Default::default(),
+        epoch: 1,
+        roles: vec![role],
+        reserved_for_us: 1_000_000,
+        speed_milli: None,
+        backlog_us: 0,
+        is_relayed: false,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_runs_on_a_worker_that_its_scheduler_did_not_know() {
     let lab = Lab::new();
@@ -143,6 +163,14 @@ async fn a_job_runs_on_a_worker_that_its_scheduler_did_not_know() {
         panic!("{:#?}", machine.read(|scheduler| scheduler.job(id)));
     }
     assert_eq!(state(id), Some(JobState::Completed));
+
+    // Nobody else may offer in its name, and no other role may offer at all.
+    for (node, in_name_of) in [(&worker, &gateway), (&gateway, &gateway), (&gateway, &worker)] {
+        let offer = offer_of(in_name_of.net.own());
+        let sent = node.net.send_offer(scheduler.net.own(), Vec::new(), offer, DEADLINE).await;
+        let Err(RequestError::Refused(refusal)) = sent else { panic!("{sent:?}") };
+        assert_eq!(refusal.kind, RefusalKind::NotAllowed);
+    }
 
     // The lease was released: its last receipt is signed by both, and both know the same sum.
     let data_dir = lab.directory.path().join("worker-data");

@@ -96,8 +96,9 @@ impl Collector for StateCollector {
             }
             next = part.next;
         }
-        let (counts, queued, open) = core.read(|scheduler, _| {
-            (*scheduler.counts(), scheduler.queued_tasks(running), scheduler.open_tasks())
+        let (counts, queued, open, market) = core.read(|scheduler, _| {
+            let queued = scheduler.queued_tasks(running);
+            (*scheduler.counts(), queued, scheduler.open_tasks(), scheduler.market_figures())
         });
         let gauges = [
             ("tasks_queued", "Tasks that have not started", queued),
@@ -105,6 +106,10 @@ impl Collector for StateCollector {
             ("workers_available", "Workers that take tasks", workers.0),
             ("workers_busy", "Workers that have tasks", workers.1),
             ("workers_known", "Workers that are known, available or not", workers.2),
+            ("jobs_open", "Jobs that have not ended", market.jobs),
+            ("jobs_waiting", "Jobs that wait for workers", market.jobs_waiting),
+            ("market_leases", "Leases at a price, of jobs and of the pool", market.leases),
+            ("pool_workers", "Workers that are leased for tasks at a price", market.pool_workers),
         ];
         for (name, help, value) in gauges {
             let name = format!("hypha_scheduler_{name}");
@@ -131,6 +136,13 @@ impl Collector for StateCollector {
                 "Times that a failing worker or executor was quarantined",
                 counts.quarantines,
             ),
+            ("market_adverts", "Adverts for workers", counts.adverts),
+            ("market_offers", "Offers of workers", counts.offers),
+            (
+                "receipts_refused",
+                "Receipts of workers that were not what was agreed",
+                counts.receipts_refused,
+            ),
             ("tasks_stolen", "Tasks that an idle worker took from another's queue", counts.stolen),
         ];
         for (name, help, value) in counters {
@@ -139,6 +151,11 @@ impl Collector for StateCollector {
             let metric = encoder.encode_descriptor(&name, help, None, counter.metric_type())?;
             counter.encode(metric)?;
         }
+        let name = "hypha_scheduler_market_price_per_hour";
+        let help = "What an hour of all leases costs";
+        let gauge = ConstGauge::new(market.price.as_f64());
+        let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+        gauge.encode(metric)?;
         let name = "hypha_scheduler_attempts_failed";
         let help = "Attempts that gave no result, by what went wrong and whose fault it was";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;

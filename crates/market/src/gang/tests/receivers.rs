@@ -1,3 +1,5 @@
+//! Who gets an advert: the workers that the scheduler knows, and all others by gossip if those may be too few.
+
 use super::super::*;
 
 fn worker(number: u64) -> WorkerId {
@@ -16,7 +18,7 @@ fn spec(count: u32) -> Arc<GangSpec> {
     };
     Arc::new(GangSpec {
         roles: vec![role],
-        priority: Priority::default(),
+        priority: hypha_model::Priority::default(),
         is_preemptible: false,
         maximise: Maximise::default(),
         budget: None,
