@@ -7,6 +7,7 @@ mod gated;
 mod http;
 mod instance;
 mod instances;
+mod jobs;
 mod lists;
 mod memory;
 mod openai;
