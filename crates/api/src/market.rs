@@ -1,7 +1,5 @@
 //! `/api/v1/market`: adverts, leases and prices, and what was paid.
 
-use std::fmt::Write;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -10,7 +8,7 @@ use axum::http::header::HeaderValue;
 use axum::response::Response;
 use axum::routing::get;
 use hypha_engine::job::{AdvertView, MarketEvent, MarketEventKind};
-use hypha_market::{LedgerSum, LossReason};
+use hypha_market::{LedgerSum, LossReason, ledger_csv};
 use hypha_model::{AdvertId, JobId, LeaseId, Name, WorkerId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -104,8 +102,9 @@ pub(crate) struct MarketBody {
 pub(crate) struct AdvertBody {
     #[schema(value_type = String)]
     id: AdvertId,
-    #[schema(value_type = String)]
-    job: JobId,
+    /// The job that it is for; null for the pool of workers for tasks.
+    #[schema(value_type = Option<String>, required)]
+    job: Option<JobId>,
     /// How many workers are wanted.
     wanted: u32,
     /// The highest bid of its roles.
@@ -246,7 +245,7 @@ async fn show(
         body = Some(MarketBody {
             epoch: scheduler.epoch().0,
             sequence,
-            adverts: adverts.filter(|it| may_see(Some(it.job))).map(AdvertBody::of).collect(),
+            adverts: adverts.filter(|it| may_see(it.job)).map(AdvertBody::of).collect(),
             leases: Vec::new(),
             leases_left_off: 0,
             events: Vec::new(),
@@ -297,66 +296,47 @@ async fn ledger(
     caller.require_admin()?;
     let mut sums = None;
     app.service.read(&mut |scheduler, now| sums = Some(scheduler.ledger(now)));
-    let entry = |((organisation, worker), sum): ((Name, WorkerId), LedgerSum)| LedgerEntry {
-        organisation,
-        worker_name: app.service.worker_name(worker),
-        worker,
-        leases: sum.leases,
-        held_seconds: sum.held.as_secs_f64(),
-        amount: sum.amount.as_f64(),
-        unconfirmed_seconds: sum.unconfirmed_held.as_secs_f64(),
-        unconfirmed_amount: sum.unconfirmed_amount.as_f64(),
+    let named = |((organisation, worker), sum)| {
+        let name = app.service.worker_name(worker);
+        (organisation, worker, name, sum)
     };
-    let sums = sums.unwrap_or_default();
+    let rows: Vec<LedgerRow> = sums.unwrap_or_default().into_iter().map(named).collect();
     Ok(match params.format.unwrap_or_default() {
         LedgerFormat::Json => {
-            let entries = sums.into_iter().map(entry).collect();
+            let entries = rows.into_iter().map(LedgerEntry::of).collect();
             response::json(StatusCode::OK, &LedgerBody { entries })
         }
         LedgerFormat::Csv => {
+            let text = ledger_csv(rows.iter().map(|(organisation, worker, name, sum)| {
+                (organisation.as_str(), *worker, name.as_deref(), sum)
+            }));
             let kind = HeaderValue::from_static("text/csv; charset=utf-8");
-            let entries: Vec<LedgerEntry> = sums.into_iter().map(entry).collect();
-            response::with_type(StatusCode::OK, kind, Body::from(csv(&entries)))
+            response::with_type(StatusCode::OK, kind, Body::from(text))
         }
     })
 }
 
-/// The ledger as CSV, with a header.
-fn csv(entries: &[LedgerEntry]) -> String {
-    let mut text = "organisation,worker,worker_name,leases,held_seconds,amount,\
-                    unconfirmed_seconds,unconfirmed_amount\r\n"
-        .to_owned();
-    for entry in entries {
-        let name = entry.worker_name.as_deref().unwrap_or_default();
-        // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "{},{},{},{},{},{},{},{}\r\n",
-            quoted(entry.organisation.as_str()),
-            entry.worker,
-            quoted(name),
-            entry.leases,
-            entry.held_seconds,
-            entry.amount,
-            entry.unconfirmed_seconds,
-            entry.unconfirmed_amount,
-        );
-    }
-    text
-}
+/// A sum, with its worker's name.
+type LedgerRow = (Name, WorkerId, Option<String>, LedgerSum);
 
-/// A text as a field of CSV. A spreadsheet must not take what others have chosen for a formula.
-fn quoted(text: &str) -> String {
-    let guard = if text.starts_with(['=', '+', '-', '@', '\t']) { "'" } else { "" };
-    match guard.is_empty() && !text.contains([',', '"', '\n', '\r', ';']) {
-        true => text.to_owned(),
-        false => format!("\"{guard}{}\"", text.replace('"', "\"\"")),
+impl LedgerEntry {
+    fn of((organisation, worker, worker_name, sum): LedgerRow) -> LedgerEntry {
+        LedgerEntry {
+            organisation,
+            worker,
+            worker_name,
+            leases: sum.leases,
+            held_seconds: sum.held.as_secs_f64(),
+            amount: sum.amount.as_f64(),
+            unconfirmed_seconds: sum.unconfirmed_held.as_secs_f64(),
+            unconfirmed_amount: sum.unconfirmed_amount.as_f64(),
+        }
     }
 }
 
 impl AdvertBody {
     fn of(view: AdvertView) -> AdvertBody {
-        let AdvertView { id, job, wanted, bid, offers, .. } = view;
+        let AdvertView { id, job, wanted, bid, offers } = view;
         AdvertBody { id, job, wanted, bid: bid.as_f64(), offers }
     }
 }
@@ -413,25 +393,6 @@ impl EventBody {
             missing: None,
             is_over_budget: None,
             reason: None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_of_csv_are_quoted_where_they_must_be() {
-        let cases = [
-            ("lab", "lab"),
-            ("Lab, Inc.", "\"Lab, Inc.\""),
-            ("a \"b\"", "\"a \"\"b\"\"\""),
-            ("=1+1", "\"'=1+1\""),
-            ("", ""),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(quoted(text), expected);
         }
     }
 }

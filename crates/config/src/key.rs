@@ -52,6 +52,8 @@ pub(crate) enum Kind {
     /// Origins of web pages.
     Origins,
     Socket,
+    /// A host and a port.
+    HostPort,
     Choice(fn() -> Vec<&'static str>),
     /// A list of words.
     Choices(fn() -> Vec<&'static str>),
@@ -147,6 +149,7 @@ impl Kind {
             Kind::Hosts => parse::hosts(given).map(drop),
             Kind::Origins => parse::origins(given).map(drop),
             Kind::Socket => parse::socket(given).map(drop),
+            Kind::HostPort => parse::host_port(given).map(drop),
             Kind::Choice(names) => parse::one_of(given, &names()).map(drop),
             Kind::Choices(names) => parse::some_of(given, &names()).map(drop),
             Kind::Strategy => parse::strategy(given).map(drop),

@@ -21,7 +21,7 @@ pub(crate) use self::offer::{hours, priorities, time_zone};
 pub(crate) use self::pairs::{attributes, headers};
 pub(crate) use self::texts::{environment, paths, texts};
 pub(crate) use self::url::{UrlUse, url, url_path};
-pub(crate) use self::web::{hosts, origins};
+pub(crate) use self::web::{host_port, hosts, origins};
 use crate::sourced_value::{Origin, Raw, SourcedValue};
 
 pub(crate) const PATH: &str = "a path in quotes";

@@ -40,6 +40,8 @@ pub struct SchedulerConfig {
     pub data_dir: PathBuf,
     /// Its region.
     pub region: Option<Name>,
+    /// Where metrics of training jobs are sent to.
+    pub status_bridge: Option<String>,
     /// The settings of the scheduler's machine.
     pub settings: Settings,
     /// The interval between searches for workers.
@@ -70,6 +72,7 @@ impl Build for SchedulerConfig {
         let mut warnings = Warnings::default();
         let data_dir = reader.required_path("data_dir")?;
         let region = reader.optional("region", parse::label)?;
+        let status_bridge = reader.optional("status_bridge", parse::host_port)?;
         let settings = settings::read(&section, region.as_ref(), &mut warnings)?;
         let object_store = match section.given("object_store") {
             Some(_) => section.required_path("object_store")?,
@@ -80,6 +83,7 @@ impl Build for SchedulerConfig {
             observe,
             data_dir,
             region,
+            status_bridge,
             settings,
             discovery_interval: section.get("discovery_interval", seconds)?,
             result_ttl: section.get("result_ttl", seconds)?,

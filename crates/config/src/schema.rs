@@ -71,7 +71,12 @@ fn kind(kind: Kind) -> Value {
         Kind::Priorities => {
             json!({ "type": "object", "additionalProperties": { "type": "number" } })
         }
-        Kind::Socket | Kind::LogFilter | Kind::Attributes | Kind::Headers | Kind::TimeZone => {
+        Kind::Socket
+        | Kind::HostPort
+        | Kind::LogFilter
+        | Kind::Attributes
+        | Kind::Headers
+        | Kind::TimeZone => {
             json!({ "type": "string" })
         }
         Kind::Choice(names) => json!({ "enum": names() }),

@@ -219,10 +219,8 @@ pub struct MemberView {
 pub struct AdvertView {
     /// The advert.
     pub id: AdvertId,
-    /// The job that it is for.
-    pub job: JobId,
-    /// Whose job.
-    pub tenant: Option<Name>,
+    /// The job that it is for; `None` for the pool.
+    pub job: Option<JobId>,
     /// How many members are wanted.
     pub wanted: u32,
     /// The highest bid of its roles.

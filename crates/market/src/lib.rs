@@ -12,6 +12,7 @@ mod book;
 mod divide;
 mod gang;
 mod holder;
+mod ledger_csv;
 mod pool;
 mod portion;
 mod receipt;
@@ -40,6 +41,7 @@ pub use gang::{
     LossReason, Receivers, StoredMember,
 };
 pub use holder::{HOLDER_SHARE, HeldLease, heartbeat_interval};
+pub use ledger_csv::ledger_csv;
 pub use pool::{Demand, PoolSettings, PoolSize};
 pub use portion::{DevicePart, Portion};
 pub use receipt::{

@@ -314,7 +314,7 @@ mod tests {
         let now = account.joined + Span::from_secs(10);
         let mut check = |receipt: Receipt, signed_by: &SimulatedNotary| {
             let signed = SignedReceipt::sign(receipt, signed_by);
-            account.countersign(now, (scheduler, &lab), &signed, &notary).map(|it| it.clone())
+            account.countersign(now, (scheduler, &lab), &signed, &notary).cloned()
         };
         let refused = [
             (

@@ -1,13 +1,17 @@
 //! `hypha market watch` and `hypha market ledger`.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use hypha_client::{Json, Ledger, MarketEvent, Scheduler};
+use hypha_client::{Json, Ledger, LedgerEntry, MarketEvent, Scheduler};
+use hypha_config::WorkerConfig;
+use hypha_market::{LedgerSums, add_to_ledger, ledger_csv};
 use hypha_model::Span;
 
 use super::connection::{ConnectionArguments, block_on, failure};
 use super::text::{clean, count, fit, took};
+use crate::role::ConfigArguments;
 use crate::scheduler::table;
 use crate::usage::{Failure, print, print_bytes};
 
@@ -35,6 +39,9 @@ pub(crate) struct Watch {
 
 #[derive(Args)]
 pub(crate) struct LedgerArguments {
+    /// A worker's configuration file: its own receipts are summed, and no scheduler is asked
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["scheduler", "token", "token_file", "ca_file"])]
+    config: Option<PathBuf>,
     /// Print CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -145,6 +152,9 @@ fn worker(event: &MarketEvent) -> String {
 }
 
 fn ledger(arguments: &LedgerArguments) -> Result<(), Failure> {
+    if let Some(config) = &arguments.config {
+        return ledger_of_worker(arguments, config);
+    }
     let scheduler = arguments.connection.connect()?;
     block_on(async {
         if arguments.csv {
@@ -160,6 +170,42 @@ fn ledger(arguments: &LedgerArguments) -> Result<(), Failure> {
             false => print(&ledger_table(&ledger)),
         }
     })
+}
+
+/// The ledger of a worker of this machine, from the receipts in its `data_dir`.
+fn ledger_of_worker(arguments: &LedgerArguments, config: &Path) -> Result<(), Failure> {
+    let config: WorkerConfig = ConfigArguments::of(config.to_owned()).load()?;
+    let receipts = hypha_node::worker_receipts(&config.data_dir).map_err(|error| {
+        let data_dir = config.data_dir.display();
+        Failure::work(format!("cannot read the receipts in data_dir {data_dir}: {error}"))
+    })?;
+    let mut sums = LedgerSums::new();
+    for stored in &receipts {
+        let issued = &stored.issued.receipt;
+        let confirmed = stored.confirmed.as_ref().map(|signed| &signed.receipt);
+        let key = (issued.organisation.clone(), issued.worker);
+        add_to_ledger(&mut sums, key, issued.price, confirmed, issued.held);
+    }
+    if arguments.csv {
+        let rows = sums.iter().map(|((name, worker), sum)| (name.as_str(), *worker, None, sum));
+        return print(&ledger_csv(rows));
+    }
+    let entries = sums.into_iter().map(|((organisation, worker), sum)| LedgerEntry {
+        organisation: organisation.to_string(),
+        worker,
+        worker_name: None,
+        leases: sum.leases,
+        held_seconds: sum.held.as_secs_f64(),
+        amount: sum.amount.as_f64(),
+        unconfirmed_seconds: sum.unconfirmed_held.as_secs_f64(),
+        unconfirmed_amount: sum.unconfirmed_amount.as_f64(),
+        more: Default::default(),
+    });
+    let ledger = Ledger { entries: entries.collect() };
+    match arguments.json {
+        true => print(&format!("{:#}\n", Json::of(&ledger))),
+        false => print(&ledger_table(&ledger)),
+    }
 }
 
 fn ledger_table(ledger: &Ledger) -> String {

@@ -140,6 +140,24 @@ fn a_gang_runs_to_completion_with_its_members_and_prices_shown() {
     assert_eq!(csv.lines().count(), 4, "{csv}");
     let table = cluster.hypha(&["market", "ledger"]);
     assert!(table.contains("lab") && table.contains("worker-2 ("), "{table}");
+    // The workers have the same receipts, once the last ones are countersigned.
+    let sums = wait_until("all confirmed by both sides", WAIT_TIMEOUT, || {
+        let ledger = cluster.get("/api/v1/market/ledger");
+        let is_confirmed = |entry: &&Value| entry["unconfirmed_seconds"] == 0.0;
+        let entries = ledger["entries"].as_array().unwrap();
+        entries.iter().all(|entry| is_confirmed(&entry)).then(|| entries.clone())
+    });
+    for (member, node) in &cluster.workers {
+        let own = done(&["market", "ledger", "-c", &member.config, "--json"]);
+        let own: Value = serde_json::from_str(&own).unwrap();
+        let id = worker_id(node);
+        let same = sums.iter().find(|entry| entry["worker"] == id).unwrap();
+        for key in ["organisation", "leases", "held_seconds", "amount", "unconfirmed_seconds"] {
+            assert_eq!(own["entries"][0][key], same[key], "{key}: {own} and {same}");
+        }
+        let csv = done(&["market", "ledger", "-c", &member.config, "--csv"]);
+        assert!(csv.contains(&format!("lab,{id},,1,")), "{csv}");
+    }
     let all = [
         running.to_string(),
         ended.to_string(),

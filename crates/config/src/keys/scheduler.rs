@@ -46,6 +46,13 @@ pub(super) const KEYS: &[Key] = &[
         doc: "The region of this scheduler. With `prefer_local_workers`, workers of the same region go first.",
     },
     Key {
+        name: "status_bridge",
+        kind: Kind::HostPort,
+        preset: Preset::Absent("\"aim-bridge.internal:61000\""),
+        doc: "The host and port that metrics of training jobs are sent to. For training, which is to come: checked, \
+              and not used yet.",
+    },
+    Key {
         name: "scheduler",
         kind: Kind::Section(SCHEDULER),
         preset: Preset::Absent(""),

@@ -7,6 +7,7 @@ use crate::sourced_value::SourcedValue;
 const HOSTS: &str = "a list of host names such as [\"scheduler.lab.example.org\"]";
 const HOST: &str =
     "a host name such as \"scheduler.lab.example.org\", without scheme and port, or \"*\"";
+const HOST_PORT: &str = "a host and a port such as \"aim-bridge.internal:61000\"";
 const ORIGINS: &str = "a list of origins such as [\"https://app.example.org\"]";
 const ORIGIN: &str =
     "an origin such as \"https://app.example.org\" or \"http://localhost:3000\", or \"*\"";
@@ -24,6 +25,23 @@ pub(crate) fn hosts(given: &SourcedValue) -> Result<Vec<String>, Problem> {
             false => Err(wrong()),
         }
     })
+}
+
+/// A host and a port.
+pub(crate) fn host_port(given: &SourcedValue) -> Result<String, Problem> {
+    let wrong = || Problem::new(format!("expected {HOST_PORT}"));
+    let text = given.text().ok_or_else(|| Problem::expected(HOST_PORT, given))?;
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    // An IPv6 address is written as in a URL.
+    let is_address = host.starts_with('[') && host.ends_with(']');
+    let plain = |c: char| c.is_ascii_graphic() && !"/?#@*".contains(c);
+    let is_host = names_a_host(host)
+        && (is_address || !host.contains([':', '[', ']']))
+        && host.chars().all(plain);
+    match is_host && port.parse::<u16>().is_ok_and(|port| port > 0) {
+        true => Ok(text.to_owned()),
+        false => Err(wrong()),
+    }
 }
 
 /// Origins of web pages, as browsers write them: in lower case, without the usual port; `*` for any.
@@ -78,6 +96,20 @@ mod tests {
         }
         for bad in ["", "h:80", "[::1]:80", "http://h", "h/x", "a b", "u@h", "::1", "é"] {
             assert_eq!(parsed(hosts, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_and_a_port_are_both_needed() {
+        let parsed = |text: &str| {
+            host_port(&SourcedValue::new(Raw::Text(text.to_owned()), Origin::Default)).is_ok()
+        };
+        for good in ["aim-bridge.internal:61000", "0.0.0.0:61000", "[::1]:1", "h:65535"] {
+            assert!(parsed(good), "{good}");
+        }
+        for bad in ["", "h", ":1", "h:", "h:0", "h:65536", "http://h:1", "h:1/x", "::1:1", "a b:1"]
+        {
+            assert!(!parsed(bad), "{bad}");
         }
     }
 

@@ -155,7 +155,8 @@ fn defaults_match_the_machine() {
 fn every_key_takes_effect() {
     let home = home();
     let config: SchedulerConfig = home.good(
-        "data_dir = 'd'\nregion = 'lab'\n[scheduler]\nmax_concurrent_tasks = 7\ntask_timeout = '8m'\n\
+        "data_dir = 'd'\nregion = 'lab'\nstatus_bridge = 'aim-bridge.internal:61000'\n\
+         [scheduler]\nmax_concurrent_tasks = 7\ntask_timeout = '8m'\n\
          discovery_interval = 9\nmax_queue = 10\nlease_ttl = 11\nresult_ttl = '12h'\n\
          max_result_size = '13KiB'\nlookup_table = 'table.csv'\n\
          [scheduler.api]\nbind_address = '[::]:14'\nmax_request_size = '15MiB'\ntokens_file = 'tokens'\n\
@@ -173,6 +174,7 @@ fn every_key_takes_effect() {
     assert_eq!(config.data_dir, home.path("d"));
     assert_eq!(config.object_store, home.path("d/objects"), "it depends on data_dir");
     assert_eq!(config.region.as_ref().unwrap().as_str(), "lab");
+    assert_eq!(config.status_bridge.as_deref(), Some("aim-bridge.internal:61000"));
     assert_eq!(settings.preferences.prefer_region, config.region);
     assert_eq!(settings.preferences.max_in_flight, Some(7));
     assert_eq!(settings.task_timeout, Span::from_secs(480));
@@ -358,6 +360,11 @@ fn listening_beyond_loopback_needs_tokens() {
 
 #[test]
 fn invalid_values_are_reported_with_their_line() {
+    fault(
+        "status_bridge = 'http://aim:61000'\n",
+        "node.toml:4:17: `status_bridge`: expected a host and a port such as \
+         \"aim-bridge.internal:61000\"",
+    );
     fault(
         "[scheduler]\nselection_algorithm = 'best'\n",
         "node.toml:5:23: `scheduler.selection_algorithm`: expected one of \"fifo\", \"priority\", \

@@ -326,9 +326,7 @@ impl Scheduler {
         };
         let job = self.jobs.active.get_mut(&id);
         let run = job.and_then(|job| job.runs.get_mut(&lease));
-        let Some(run) = run.filter(|run| run.stored.member.worker == worker) else {
-            return None;
-        };
+        let run = run.filter(|run| run.stored.member.worker == worker)?;
         match message {
             FromWorker::Started { .. } | FromWorker::Running { .. } => {
                 run.is_running = true;

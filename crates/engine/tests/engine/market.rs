@@ -301,7 +301,7 @@ impl Market {
     fn ledgers(&self, n: u8) -> (LedgerSum, LedgerSum) {
         let mut both = (LedgerSum::default(), LedgerSum::default());
         for sum in self.schedulers[&scheduler_id(n)].machine.ledger(self.now).values() {
-            both.0.held = both.0.held + sum.held;
+            both.0.held += sum.held;
             both.0.amount = both.0.amount.saturating_add(sum.amount);
             both.0.leases += sum.leases;
         }
@@ -309,7 +309,7 @@ impl Market {
             for receipts in node.disk.image.receipts.values() {
                 let Some(last) = &receipts.confirmed else { continue };
                 if last.receipt.scheduler == scheduler_id(n) {
-                    both.1.held = both.1.held + last.receipt.held;
+                    both.1.held += last.receipt.held;
                     both.1.amount = both.1.amount.saturating_add(last.receipt.amount());
                     both.1.leases += 1;
                 }

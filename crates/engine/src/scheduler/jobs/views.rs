@@ -64,14 +64,16 @@ impl Scheduler {
 
     /// Whose job this is; `None` if there is no such job.
     pub fn job_tenant(&self, id: JobId) -> Option<Option<&Name>> {
-        let active = self.jobs.active.get(&id).map(|job| &job.accepted);
+        let active = self.jobs.active.get(&id).filter(|job| !job.is_pool);
+        let active = active.map(|job| &job.accepted);
         let known = active.or_else(|| self.jobs.ended.get(&id).map(|(accepted, _)| accepted))?;
         Some(known.plan.tenant.as_ref())
     }
 
     /// The jobs that have not ended, with how many members each has.
     pub fn active_jobs(&self) -> impl Iterator<Item = (JobId, usize)> {
-        self.jobs.active.iter().map(|(id, job)| (*id, job.gang.members().count()))
+        let jobs = self.jobs.active.iter().filter(|(_, job)| !job.is_pool);
+        jobs.map(|(id, job)| (*id, job.gang.members().count()))
     }
 
     /// The adverts that are open.
@@ -84,8 +86,7 @@ impl Scheduler {
             let present = job.gang.members().count() as u32 + done;
             Some(AdvertView {
                 id: advert,
-                job: *id,
-                tenant: plan.tenant.clone(),
+                job: (!job.is_pool).then_some(*id),
                 wanted: wanted.saturating_sub(present),
                 bid: plan.gang.roles.iter().map(|role| role.bid).max().unwrap_or(Money::ZERO),
                 offers: offers as u32,
