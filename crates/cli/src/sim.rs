@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod inputs;
+mod market;
 mod predict;
 
 use clap::Subcommand;
@@ -15,6 +16,8 @@ pub(crate) enum Command {
     Compare(compare::Arguments),
     /// Run many small worlds with faults of every kind, and check every promise after every step
     Check(check::Arguments),
+    /// Run worlds of schedulers that compete for gangs of workers, with every fault, or measure the market
+    Market(market::Arguments),
     /// Measure how well run times are predicted, and whether the stated intervals hold
     Predict(predict::Arguments),
 }
@@ -23,6 +26,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Market(arguments) => market::run(&arguments),
         Command::Predict(arguments) => predict::run(&arguments),
     }
 }

@@ -386,6 +386,27 @@ mod tests {
         assert!(rig.arbiter.is_empty());
     }
 
+    #[test]
+    fn scheduler_that_does_not_use_what_it_takes_goes_after_others() {
+        let mut record = SchedulerRecord::default();
+        assert_eq!(record.standing(), 10, "it is not known");
+        (0..3).for_each(|_| record.record(false));
+        assert_eq!(record.standing(), 10, "a few lost messages say nothing");
+        (0..5).for_each(|_| record.record(false));
+        assert_eq!(record.standing(), 0);
+        let mut rig = Rig::new();
+        let mut receive = |from: u64, standing: u8, price: u64| {
+            let received = (advertiser(from), Arc::new(advert(from)));
+            let terms = (Priority::default(), vec![(0, Money::from_micros(price))]);
+            rig.arbiter.advertised(at(0), received, terms, (None, standing), &mut rig.rng)
+        };
+        assert_eq!(receive(1, record.standing(), 9), Ok(()));
+        assert_eq!(receive(2, 10, 1), Ok(()));
+        assert_eq!(rig.due(at(50)), [advert(2).id, advert(1).id], "whatever it bids");
+        (0..64).for_each(|_| record.record(true));
+        assert!(record.standing() > 5, "it recovers");
+    }
+
     /// Answers within a share of the time for answers: what a scheduler gets before it can say that it has enough.
     fn answers(workers: usize, fit: f64, share: f64) -> usize {
         let mut rng = Rng::new(7);

@@ -155,8 +155,10 @@ impl Gang {
         let has_minimum = gang.has_minimum();
         gang.is_formed = was_formed || has_minimum;
         gang.has_lost = was_formed && !has_minimum;
-        if gang.is_formed {
-            gang.phase = Phase::Idle { advertise_at: gang.lacks_any().then_some(now) };
+        match gang.is_formed {
+            true => gang.phase = Phase::Idle { advertise_at: gang.lacks_any().then_some(now) },
+            // All or none: those that it has were held for long enough.
+            false => gang.members.values_mut().for_each(|member| member.expire_by(now)),
         }
         gang
     }

@@ -70,7 +70,8 @@ impl<K: LeaseKey> LeaseBook<K> {
         (lease.fixed, lease.is_pending, lease.is_offer) = (Some(wanted.portion), true, true);
         self.leases.insert(holder, lease);
         self.allow_early_renewals();
-        Some(self.cover_reservation(now, holder))
+        let promised = self.promised_before(holder);
+        Some(self.cover_reservation(now, holder, &promised))
     }
 
     /// The reservations that have got their capacity since the last time.
@@ -79,15 +80,26 @@ impl<K: LeaseKey> LeaseBook<K> {
         let mut pending: Vec<_> = self.leases.iter().filter(is_pending).collect();
         pending.sort_by_key(|(holder, lease)| (lease.rank, lease.terms.since, **holder));
         let pending: Vec<Holder> = pending.into_iter().map(|(holder, _)| *holder).collect();
-        pending.into_iter().filter(|holder| self.cover_reservation(now, *holder)).collect()
+        let (obtainable, awaited) = (self.obtainable(), self.awaited());
+        let mut promised = Portion::empty(&self.worker);
+        let mut covered = Vec::new();
+        for holder in pending {
+            if self.cover_reservation(now, holder, &promised) {
+                covered.push(holder);
+            } else if let Some(wanted) = awaited.get(&holder).filter(|it| obtainable.covers(it)) {
+                // It gets this soon, and those behind it must not take it.
+                promised = promised.plus(wanted);
+            }
+        }
+        covered
     }
 
-    /// Gives a reservation its capacity, if all that one of its requirements needs is free.
-    fn cover_reservation(&mut self, now: Time, holder: Holder) -> bool {
+    /// Gives a reservation its capacity beside what is promised to others, if all that one of its requirements needs is free.
+    fn cover_reservation(&mut self, now: Time, holder: Holder, promised: &Portion) -> bool {
         let Some(lease) = self.leases.get(&holder).filter(|lease| lease.is_pending) else {
             return false;
         };
-        let open = self.available_to(holder).minus(&self.promised_before(holder));
+        let open = self.available_to(holder).minus(promised);
         let limit = match &lease.fixed {
             Some(FixedPortion::Whole) => Some(self.whole.clone()),
             Some(FixedPortion::AnyOf(requirements)) => self.portion_for_any(requirements, &open),
@@ -178,13 +190,13 @@ impl<K: LeaseKey> LeaseBook<K> {
         promised.filter(|it| obtainable.covers(it)).fold(nothing, |sum, it| sum.plus(it))
     }
 
-    /// Whether what `holder` has would do for a reservation that waits.
+    /// Whether what `holder` has would do for each requirement of a reservation that waits.
     pub fn would_suffice(&self, holder: Holder, waiting: Holder) -> bool {
         let held = self.leases.get(&holder).filter(|lease| !lease.is_pending);
         let waiting = self.leases.get(&waiting).filter(|lease| lease.is_pending);
         match (held, waiting.and_then(|lease| lease.fixed.as_ref())) {
             (Some(held), Some(FixedPortion::AnyOf(needs))) => {
-                self.portion_for_any(needs, &held.limit).is_some()
+                self.covered_by(needs, &held.limit) == self.covered_by(needs, &self.whole)
             }
             (Some(held), Some(FixedPortion::AllFree(needs))) => {
                 held.limit.refusal_for(&self.worker, needs).is_none()

@@ -1,9 +1,16 @@
 //! Worlds of competing schedulers: every promise of the market holds, every checker works.
 
-use hypha_engine::Mutant;
+use std::collections::BTreeSet;
+
+use hypha_engine::{Advert, Mutant};
+use hypha_market::WantedRole;
+use hypha_model::{AdvertId, Money, Rng, Span};
 use hypha_sim::checkers::Promise;
-use hypha_sim::market;
+use hypha_sim::market::figures;
+use hypha_sim::market::plain::{PlainJob, PlainMarket};
+use hypha_sim::market::{self, packer};
 use hypha_sim::scenario::market::MarketScope;
+use hypha_sim::world::{MarketCounts, Rogue, START};
 
 /// CI runs 200 seeds in four parts that share the cores. `hypha sim market --seeds 10000` takes more.
 fn check_seeds(seeds: std::ops::Range<u64>) {
@@ -111,4 +118,68 @@ fn newcomers_before_a_gang_that_lost_a_member_are_noticed() {
 #[test]
 fn leases_that_equals_take_from_each_other_are_noticed() {
     assert_noticed(Mutant::PreemptedByEquals, Promise::NoPreemptionLoops);
+}
+
+fn small_jobs(count: usize) -> Vec<PlainJob> {
+    (0..count).map(|at| PlainJob { at_s: at as f64, roles: vec![(2, 4_000, 5.0)] }).collect()
+}
+
+fn seconds(counts: &MarketCounts) -> f64 {
+    counts.last_end.unwrap().since(START).as_secs_f64()
+}
+
+/// A scheduler that answers no offer and sends adverts for everything, at a higher price than others, all the time.
+#[test]
+fn flood_of_adverts_keeps_no_worker_from_serving_others() {
+    let jobs = small_jobs(30);
+    let quiet = PlainMarket { workers: 10, schedulers: 3, ..PlainMarket::default() };
+    let advert = Advert {
+        id: AdvertId::new(START, &mut Rng::new(1)),
+        roles: vec![WantedRole {
+            name: "all".parse().unwrap(),
+            requirement: Default::default(),
+            count: 100,
+            minimum: 1,
+            wants_all: false,
+            bid: Money::from_micros(1_000_000),
+        }],
+        priority: Default::default(),
+        is_preemptible: false,
+        is_replacement: false,
+        waited: Span::from_secs(100),
+        window: Span::from_millis(500),
+        offers_wanted: 1_000,
+        lease_ttl: Span::from_secs(30),
+    };
+    let interval = Span::from_millis(250);
+    let until = START + Span::from_secs(600);
+    let rogue = Rogue { advert, adverts: 50, interval, until };
+    let flooded = PlainMarket { rogues: vec![rogue], ..quiet.clone() };
+    let without = seconds(&figures::run(&quiet, &jobs).unwrap());
+    let with = seconds(&figures::run(&flooded, &jobs).unwrap());
+    assert!(with < 1.5 * without + 10.0, "{with} s with the flood, {without} s without");
+}
+
+#[test]
+fn worker_that_offers_and_never_grants_is_chosen_less_and_less() {
+    let cheats = BTreeSet::from([0, 1]);
+    let faulty_workers = Some((Mutant::NeverGrants, cheats.clone()));
+    let market =
+        PlainMarket { workers: 10, schedulers: 1, faulty_workers, ..PlainMarket::default() };
+    let counts = figures::run(&market, &small_jobs(40)).unwrap();
+    let half = counts.accepts.len() / 2;
+    let of_cheats = |accepts: &[(usize, hypha_model::Time)]| {
+        accepts.iter().filter(|(worker, _)| cheats.contains(worker)).count()
+    };
+    let (early, late) = (of_cheats(&counts.accepts[..half]), of_cheats(&counts.accepts[half..]));
+    assert!(early > 0 && late * 2 <= early, "{early} accepts early, {late} late");
+}
+
+#[test]
+fn market_is_not_much_worse_than_a_packer_that_knows_everything() {
+    let market = PlainMarket { workers: 20, ..PlainMarket::default() };
+    let it = figures::utilisation(&market, 30).unwrap();
+    assert!(it.bound_s <= it.packer_s, "{it:?}");
+    assert!(it.market_s < 1.4 * it.packer_s, "{it:?}");
+    assert!(packer::work_s(20, 8_000, &small_jobs(4)) > 0.0);
 }
