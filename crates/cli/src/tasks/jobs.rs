@@ -375,7 +375,7 @@ mod tests {
         assert!(text.contains("role         parameter_server: 1 of 1, 0 done, bid 0\n"), "{text}");
         assert!(text.contains("waiting      worker: 0 of 1 found\n"), "{text}");
         assert!(text.contains("lost         1 member\n"), "{text}");
-        let row = "worker  worker-1 (01890000)  running  25 %      1.75   48 s\n";
+        let row = "worker  worker-1 (01890000)  running  25 %      1.75   48.00 s\n";
         assert!(text.ends_with(row), "{text}");
     }
 
