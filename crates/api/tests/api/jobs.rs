@@ -222,10 +222,14 @@ async fn changes_of_a_job_are_streamed_to_its_end() {
     let mut stream = Box::pin(response);
     let mut text = String::new();
     let mut until = async |name: &str| {
-        while !text.contains(name) {
-            let chunk = tokio::time::timeout(TEST_TIMEOUT, stream.chunk()).await.unwrap();
-            text.push_str(std::str::from_utf8(&chunk.unwrap().unwrap()).unwrap());
-        }
+        let read = async {
+            while !text.contains(name) {
+                let chunk = stream.chunk().await.unwrap().unwrap();
+                text.push_str(std::str::from_utf8(&chunk).unwrap());
+            }
+        };
+        // Of all of it: comments keep coming.
+        tokio::time::timeout(TEST_TIMEOUT, read).await.expect(name);
     };
     until("event: running\n").await;
     let held = server.memory.held();

@@ -87,6 +87,11 @@ fn the_commands_for_tasks_work() {
 }
 
 #[test]
+fn the_commands_for_jobs_work() {
+    check("jobs.md");
+}
+
+#[test]
 fn the_commands_for_task_instances_work() {
     check("task-instances.md");
 }
