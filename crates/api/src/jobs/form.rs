@@ -400,7 +400,7 @@ mod tests {
             ("/priority", json!("high"), "priority: `high`"),
             ("/maximise", json!("profit"), "maximise: `profit` is unknown"),
             ("/budget_per_hour", json!(-7), "budget_per_hour: `-7` is negative"),
-            ("/lease_ttl", json!(601), "lease_ttl: `601 s` is out of range"),
+            ("/lease_ttl", json!(601), "lease_ttl: `601.00 s` is out of range"),
             ("/lease_ttl", json!("0s"), "lease_ttl: `0 s` is out of range"),
             ("/window_ms", json!(49), "window_ms: `49.0 ms` is out of range"),
             ("/window_ms", json!(30_001), "window_ms: "),
