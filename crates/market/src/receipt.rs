@@ -240,9 +240,9 @@ pub fn add_to_ledger(
     let confirmed_held = confirmed.map_or(Span::ZERO, |receipt| receipt.held);
     let tail = Span::from_micros(held.as_micros().saturating_sub(confirmed_held.as_micros()));
     sum.leases += 1;
-    sum.held = sum.held + confirmed_held;
+    sum.held += confirmed_held;
     sum.amount = sum.amount.saturating_add(confirmed.map_or(Money::ZERO, Receipt::amount));
-    sum.unconfirmed_held = sum.unconfirmed_held + tail;
+    sum.unconfirmed_held += tail;
     sum.unconfirmed_amount = sum.unconfirmed_amount.saturating_add(price.per_hour_for(tail));
 }
 
@@ -314,7 +314,7 @@ mod tests {
         let now = account.joined + Span::from_secs(10);
         let mut check = |receipt: Receipt, signed_by: &SimulatedNotary| {
             let signed = SignedReceipt::sign(receipt, signed_by);
-            account.countersign(now, (scheduler, &lab), &signed, &notary).map(|it| it.clone())
+            account.countersign(now, (scheduler, &lab), &signed, &notary).cloned()
         };
         let refused = [
             (

@@ -126,7 +126,7 @@ impl Scheduler {
         let Some(account) = self.jobs.accounts.remove(&lease) else { return };
         let sum = self.jobs.settled.entry(account.worker).or_default();
         if let Some(last) = &account.last {
-            sum.held = sum.held + last.receipt.held;
+            sum.held += last.receipt.held;
             sum.amount = sum.amount.saturating_add(last.receipt.amount());
         }
         sum.leases += 1;
