@@ -126,9 +126,11 @@ fn run_seeds(arguments: &Arguments, scope: &MarketScope) -> (Vec<SeedOutcome>, u
     std::thread::scope(|threads_of| {
         for _ in 0..threads {
             threads_of.spawn(|| {
-                while let nth = next.fetch_add(1, Ordering::Relaxed)
-                    && nth < arguments.seeds
-                {
+                loop {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    if nth >= arguments.seeds {
+                        return;
+                    }
                     let outcome = market::run(arguments.from.wrapping_add(nth), scope);
                     steps.fetch_add(outcome.steps, Ordering::Relaxed);
                     if outcome.violation.is_some()
