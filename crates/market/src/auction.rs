@@ -19,9 +19,9 @@ pub use score::{GrantRecord, ScoreParts, Valuation, WorkerStanding};
 
 /// How many of the next best offers of each role an explanation has.
 const MAX_RUNNERS_UP: usize = 3;
-/// The first delay after a failed gang, and the longest: some round trips, and little against the jobs that it waits for, so that
-/// capacity that gets free is not idle for long.
-const BACKOFF_RANGE: (Span, Span) = (Span::from_millis(100), Span::from_secs(8));
+/// The first delay after a failed gang, and the longest: some round trips, and what a person would wait for. With 8 s, gangs
+/// that wait reserve what others could use, and the simulator measures a lower utilisation.
+const BACKOFF_RANGE: (Span, Span) = (Span::from_millis(100), Span::from_secs(30));
 
 /// The least time that is left for an accept to reach its worker, beside the round trip: both ends may be busy.
 const ACCEPT_MARGIN: Span = Span::from_millis(50);

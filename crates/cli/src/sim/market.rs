@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Jobs in each world; 25 if seeds are checked, 200 for utilisation
     #[arg(long)]
     jobs: Option<usize>,
+    /// How long offers are collected, in milliseconds, if the market is measured
+    #[arg(long, default_value_t = 500)]
+    window_ms: u64,
     /// Fault kinds to leave out, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "KIND")]
     without: Vec<String>,
@@ -65,6 +68,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         if !(1..=MAX_NODES).contains(&given) {
             return Err(Failure::usage(format!("{flag}: use a number from 1 to {MAX_NODES}")));
         }
+    }
+    if !(50..=30_000).contains(&arguments.window_ms) {
+        return Err(Failure::usage("--window-ms: use a number from 50 to 30000"));
     }
     match arguments.measure {
         Some(Measure::Utilisation) => utilisation(arguments),
@@ -120,9 +126,11 @@ fn run_seeds(arguments: &Arguments, scope: &MarketScope) -> (Vec<SeedOutcome>, u
     std::thread::scope(|threads_of| {
         for _ in 0..threads {
             threads_of.spawn(|| {
-                while let nth = next.fetch_add(1, Ordering::Relaxed)
-                    && nth < arguments.seeds
-                {
+                loop {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    if nth >= arguments.seeds {
+                        return;
+                    }
                     let outcome = market::run(arguments.from.wrapping_add(nth), scope);
                     steps.fetch_add(outcome.steps, Ordering::Relaxed);
                     if outcome.violation.is_some()
@@ -143,7 +151,8 @@ fn utilisation(arguments: &Arguments) -> Result<(), Failure> {
     let jobs = arguments.jobs.unwrap_or(200);
     for seed in arguments.from + 1..=arguments.from + arguments.seeds.min(3) {
         let (workers, schedulers) = (arguments.workers, arguments.schedulers);
-        let market = PlainMarket { workers, schedulers, seed, ..PlainMarket::default() };
+        let window = Span::from_millis(arguments.window_ms);
+        let market = PlainMarket { workers, schedulers, seed, window, ..PlainMarket::default() };
         let it = figures::utilisation(&market, jobs).map_err(|it| Failure::work(it.to_string()))?;
         let percent = |time_s: f64| 100.0 * it.work_s / time_s;
         print(&format!(
@@ -191,7 +200,14 @@ fn mesh(arguments: &Arguments) -> Result<(), Failure> {
 
 fn leasing(arguments: &Arguments, workers: usize, is_connected: bool) -> Result<Leasing, Failure> {
     let schedulers = arguments.schedulers;
-    let market =
-        PlainMarket { workers, schedulers, link: LINK, is_connected, ..PlainMarket::default() };
+    let window = Span::from_millis(arguments.window_ms);
+    let market = PlainMarket {
+        workers,
+        schedulers,
+        link: LINK,
+        is_connected,
+        window,
+        ..PlainMarket::default()
+    };
     figures::leasing(&market).map_err(|it| Failure::work(it.to_string()))
 }
