@@ -247,8 +247,12 @@ impl Gang {
 
     /// Does what is due.
     pub fn wake(&mut self, context: &mut GangContext<'_>, actions: &mut Vec<GangAction>) {
-        self.renew_leases(context, actions);
         let now = context.now;
+        // First: the members of a gang that has failed are released and not renewed, also after its scheduler has stalled.
+        if matches!(&self.phase, Phase::Accepting { until, .. } if *until <= now) {
+            self.conclude(context, actions);
+        }
+        self.renew_leases(context, actions);
         match &self.phase {
             Phase::Idle { advertise_at: Some(at) } if *at <= now => {
                 self.advertise(context, actions);
@@ -256,7 +260,7 @@ impl Gang {
             Phase::Collecting { auction, .. } if auction.is_complete(now) => {
                 self.close(context, actions);
             }
-            Phase::Accepting { until, accepts, .. } if *until <= now || accepts.is_empty() => {
+            Phase::Accepting { accepts, .. } if accepts.is_empty() => {
                 self.conclude(context, actions);
             }
             Phase::Accepting { .. } => self.repeat_accepts(context, actions),
