@@ -96,7 +96,7 @@ mod tests {
     fn gangs_begin_together_and_fit() {
         let jobs = [job(0.0, 2, 1_000, 10.0), job(0.0, 1, 1_000, 5.0), job(3.0, 1, 500, 4.0)];
         assert_eq!(makespan_s(1, 1_000, &jobs), 9.0, "two members never fit one worker");
-        assert_eq!(makespan_s(2, 1_000, &jobs), 19.0);
+        assert_eq!(makespan_s(2, 1_000, &jobs), 15.0);
         assert_eq!(bound_s(2, 1_000, &jobs), 13.5);
         assert_eq!(makespan_s(4, 1_000, &jobs), 10.0);
     }

@@ -130,6 +130,8 @@ fn worker(rng: &mut Rng, at: usize, known_share: f64, scope: &MarketScope) -> Wo
     };
     let terms = terms(rng, is_universal, scope.schedulers);
     let offset = Span::from_secs(rng.below(100));
+    // Where there are tasks, each scheduler knows workers that can run them for nothing.
+    let known_share = if is_universal && known_share > 0.0 { 1.0 } else { known_share };
     let known_to: Vec<usize> = (0..scope.schedulers).filter(|_| rng.chance(known_share)).collect();
     WorkerSetup {
         worker: Arc::new(Worker {
@@ -163,7 +165,8 @@ fn terms(rng: &mut Rng, is_universal: bool, schedulers: usize) -> Terms {
     };
     let organisations = rng.chance(0.3).then(|| served(rng));
     match is_universal {
-        true => Terms { floor: Money::from_micros(floor / 2), ..Terms::default() },
+        // For nothing, so that tasks, which bid nothing, can end.
+        true => Terms::default(),
         false => Terms {
             price: Money::from_micros(price),
             floor: Money::from_micros(floor),
