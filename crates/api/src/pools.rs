@@ -91,7 +91,7 @@ impl From<PoolView> for PoolBody {
 async fn show(State(app): State<AppState>, caller: Caller) -> Result<Response, Error> {
     let _ = caller;
     let mut views = Vec::new();
-    app.service.read(&mut |scheduler, _| views = scheduler.pools());
+    app.service.read(&mut |scheduler, now| views = scheduler.pools(now));
     let pools = views.into_iter().map(PoolBody::from).collect();
     Ok(response::json(StatusCode::OK, &PoolsBody { pools }))
 }

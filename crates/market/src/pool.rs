@@ -35,6 +35,8 @@ pub struct Demand {
     pub slots: u64,
     /// On how many workers.
     pub workers: u32,
+    /// How long the first of them has waited.
+    pub waited: Span,
 }
 
 /// The pool as it is.
@@ -62,9 +64,11 @@ impl Default for PoolSettings {
 }
 
 impl Demand {
-    /// How long the last of the tasks is predicted to wait; `None` if nothing could run them.
+    /// How long the last of the tasks is predicted to wait, at least as long as the first has waited: the prediction may
+    /// be wrong, above all for a model that is new. `None` if nothing could run them.
     pub fn wait(&self) -> Option<Span> {
-        (self.slots > 0).then(|| self.run.mul_f64(self.tasks as f64 / self.slots as f64))
+        let predicted = || self.run.mul_f64(self.tasks as f64 / self.slots as f64);
+        (self.slots > 0).then(|| predicted().max(self.waited))
     }
 }
 
@@ -121,12 +125,15 @@ mod tests {
             run: Span::from_secs(1),
             slots: 4 * u64::from(workers),
             workers,
+            waited: Span::ZERO,
         };
+        let late = Demand { run: Span::ZERO, waited: Span::from_secs(6), ..demand(1, 2) };
         let cases = [
             ("nothing waits", &settings, 0, demand(0, 0), 0),
             ("nothing could run them", &settings, 0, demand(1, 0), 1),
             ("short enough", &settings, 2, demand(40, 2), 0),
             ("a little too long", &settings, 2, demand(42, 2), 1),
+            ("the prediction is wrong", &settings, 2, late, 1),
             ("far too long: doubled", &settings, 3, demand(10_000, 3), 3),
             ("no more than the most", &settings, 8, demand(10_000, 8), 2),
             ("full", &settings, 10, demand(10_000, 10), 0),

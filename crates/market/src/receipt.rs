@@ -105,6 +105,9 @@ pub struct LeaseAccount {
     pub left: Option<Time>,
     /// The last receipt that was countersigned.
     pub last: Option<SignedReceipt>,
+    /// Time that counts besides what this incarnation of the scheduler has seen pass.
+    #[serde(skip)]
+    pub slack: Span,
 }
 
 /// The sum of the receipts of one organisation at one worker.
@@ -186,7 +189,7 @@ impl LeaseAccount {
     pub fn recovered(&mut self, now: Time) {
         let last = self.last.as_ref().map_or(Span::ZERO, |last| last.receipt.held);
         if self.left.is_none() {
-            self.joined = self.joined.min(now - (last + self.ttl));
+            self.slack = (last + self.ttl) - now.since(self.joined);
         }
     }
 
@@ -213,7 +216,7 @@ impl LeaseAccount {
         let elapsed = match self.left {
             Some(left) => left.since(self.joined) + self.ttl,
             None => now.since(self.joined),
-        };
+        } + self.slack;
         let known = self.last.as_ref().map(|last| (last.receipt.number, last.receipt.held));
         if known.is_none_or(|(number, _)| receipt.number > number) {
             if receipt.held > elapsed.mul_f64(TOLERANCE.0) + TOLERANCE.1
@@ -302,7 +305,8 @@ mod tests {
         };
         let joined = Time::from_micros(1_000_000);
         let ttl = Span::from_secs(30);
-        let account = LeaseAccount { worker, price, ttl, joined, left: None, last: None };
+        let account =
+            LeaseAccount { worker, price, ttl, joined, left: None, last: None, slack: Span::ZERO };
         (account, scheduler, organisation, receipt)
     }
 

@@ -25,7 +25,7 @@ pub use owner_use::{OtherUse, OwnerUse, YieldTerms};
 pub struct Terms {
     /// The published price of an hour of a device.
     pub price: Money,
-    /// The least price of an hour of a device. Schedulers do not learn it.
+    /// The least price of an hour of a device. It is not published, but a lower bid is answered with it.
     pub floor: Money,
     /// Whether parts of the worker are offered.
     pub pricing: Pricing,

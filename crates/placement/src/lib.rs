@@ -109,6 +109,8 @@ pub struct WaitingShape<'a> {
     pub tasks: u64,
     /// The predicted run time of the first.
     pub run: Span,
+    /// When the first was submitted.
+    pub submitted: Time,
 }
 
 /// One action for the caller to carry out.

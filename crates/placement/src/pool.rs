@@ -706,6 +706,7 @@ impl Placement {
                 requirement: &first.request.spec.requirement,
                 tasks: self.waiting.tasks_in(shape) as u64,
                 run: Span::from_secs_f64(first.predicted_s),
+                submitted: first.request.submitted,
             })
         })
     }

@@ -17,6 +17,9 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::tasks::form::{field_error, payload, timeout};
 
+/// The largest input of a role. A thousand ended jobs are kept with theirs.
+const MAX_INPUT_BYTES: usize = 1 << 20;
+
 /// How long offers are collected by default: several round trips on any link.
 const DEFAULT_WINDOW: Span = Span::from_millis(500);
 /// The TTL of a member's lease by default: a scheduler that restarts has this long to find its members again.
@@ -226,7 +229,7 @@ impl Part {
         let limit = run.timeout.as_ref().map(|given| timeout(&format!("{at}.timeout"), given));
         let spec = TaskSpec {
             requirement: requirement.clone(),
-            input: payload(&format!("{at}.input"), run.input)?,
+            input: bounded(at, payload(&format!("{at}.input"), run.input)?)?,
             tenant: caller.tenant.clone(),
             timeout: limit.transpose()?,
             ..TaskSpec::default()
@@ -254,6 +257,17 @@ fn check_members(resources: &JobResources) -> Result<(), Error> {
         return Err(field_error(error));
     }
     Ok(())
+}
+
+/// The input of a role is stored with its job, and sent to each member.
+fn bounded(at: &str, input: hypha_model::Payload) -> Result<hypha_model::Payload, Error> {
+    match input.bytes().len() <= MAX_INPUT_BYTES {
+        true => Ok(input),
+        false => Err(Error::unprocessable(format!(
+            "{at}.input: it has {} bytes: give at most {MAX_INPUT_BYTES}",
+            input.bytes().len()
+        ))),
+    }
 }
 
 fn maximise(given: Option<&InputValue>) -> Result<Maximise, Error> {
@@ -396,6 +410,7 @@ mod tests {
             ("/parameter_server_run", Value::Null, "parameter_server_run: say what"),
             ("/run", Value::Null, "missing field `run`"),
             ("/run/model", json!(7), "run.model: `7` is not a text"),
+            ("/run/input", json!("x".repeat(1 << 20)), "run.input: it has 1048578 bytes: give at"),
             ("/parameter_server_run/timeout", json!(0), "parameter_server_run.timeout: `0`"),
             ("/priority", json!("high"), "priority: `high`"),
             ("/maximise", json!("profit"), "maximise: `profit` is unknown"),

@@ -287,7 +287,7 @@ const OFFER: &[Key] = &[
         name: "floor",
         kind: Kind::Price,
         preset: Preset::Is("0"),
-        doc: "The least price of an hour of a device; schedulers do not learn it. Above zero, the worker is leased \
+        doc: "The least price of an hour of a device. It is not published, but a lower bid is answered with it. Above zero, the worker is leased \
               for a price only, and takes no tasks of schedulers that bid nothing.",
     },
     Key {

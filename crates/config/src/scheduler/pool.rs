@@ -30,10 +30,15 @@ pub(super) fn read(section: &Reader<'_>) -> Result<Option<PoolSettings>, Diagnos
     if bid > max {
         return Err(section.fault("bid", "is above `max`: lower it, or raise `max`"));
     }
+    let budget = section.optional("budget_per_hour", parse::price)?;
+    if budget.is_some_and(|budget| budget < bid) {
+        let message = "is below `bid`, so no worker could be leased: raise it, or lower `bid`";
+        return Err(section.fault("budget_per_hour", message));
+    }
     let settings = PoolSettings {
         bid,
         max,
-        budget: section.optional("budget_per_hour", parse::price)?,
+        budget,
         min_workers: section.get("min_workers", count)?,
         max_workers: section.get("max_workers", count)?,
         target_wait: span(section.get("target_wait", seconds)?),

@@ -493,6 +493,10 @@ fn a_pool_is_read_and_needs_a_bid() {
     for (keys, expected) in [
         ("max = 5", "max: there is no pool without `bid`: give it too"),
         ("bid = 6\nmax = 5", "bid: is above `max`: lower it, or raise `max`"),
+        (
+            "bid = 6\nbudget_per_hour = 5",
+            "budget_per_hour: is below `bid`, so no worker could be leased: raise it, or lower `bid`",
+        ),
         ("bid = -1", "negative"),
         ("bid = nan", "finite"),
         (

@@ -109,7 +109,7 @@ impl Scheduler {
         }
         self.pool.check_at = Some(now + CHECK_INTERVAL);
         self.shrink_pool(now, &settings, step);
-        let demands = self.demands();
+        let demands = self.demands(now);
         // Adverts for tasks that no longer wait are withdrawn.
         let over: Vec<(TaskKind, JobId)> = self
             .pool
@@ -140,7 +140,7 @@ impl Scheduler {
     }
 
     /// For each kind of task that waits, the requirement of the first, and how much waits.
-    fn demands(&self) -> BTreeMap<TaskKind, (Requirement, Demand)> {
+    fn demands(&self, now: Time) -> BTreeMap<TaskKind, (Requirement, Demand)> {
         let mut demands: BTreeMap<TaskKind, (Requirement, Demand)> = BTreeMap::new();
         for shape in self.placement.waiting_shapes() {
             let kind = TaskKind::of(shape.requirement);
@@ -157,6 +157,7 @@ impl Scheduler {
             let all = demand.tasks + shape.tasks;
             let sum = demand.run.as_secs_f64() * demand.tasks as f64
                 + shape.run.as_secs_f64() * shape.tasks as f64;
+            demand.waited = demand.waited.max(now.since(shape.submitted));
             (demand.tasks, demand.run) = (all, Span::from_secs_f64(sum / all.max(1) as f64));
         }
         demands
@@ -309,7 +310,7 @@ impl Scheduler {
     }
 
     /// The pool, for each kind of task that waits, and as a whole.
-    pub fn pools(&self) -> Vec<PoolView> {
+    pub fn pools(&self, now: Time) -> Vec<PoolView> {
         if self.settings.pool.is_none() {
             return Vec::new();
         }
@@ -331,7 +332,7 @@ impl Scheduler {
             predicted_wait: None,
             is_growing: !self.pool.growing.is_empty(),
         }];
-        for (kind, (requirement, demand)) in self.demands() {
+        for (kind, (requirement, demand)) in self.demands(now) {
             let could = |worker| {
                 let slot = self.slot_of.get(&worker).copied();
                 let state = slot.and_then(|slot| self.workers.get(slot.0 as usize)?.as_ref());

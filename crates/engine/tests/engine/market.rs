@@ -518,7 +518,7 @@ fn a_pool_grows_for_tasks_and_shrinks_when_they_are_done() {
         ids.iter().all(|id| tasks[id].finished.as_ref().is_some_and(is_done))
     });
     assert!(market.leases() > 1, "it grew: {}", market.leases());
-    let pools = market.schedulers[&scheduler_id(1)].machine.pools();
+    let pools = market.schedulers[&scheduler_id(1)].machine.pools(market.now);
     assert_eq!(pools[0].price, units(3 * pools[0].workers.len() as u64));
     market.run_until(Span::from_secs(400), "released", |market| market.leases() == 0);
     market.wait(Span::from_secs(11));
