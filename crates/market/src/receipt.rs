@@ -105,9 +105,9 @@ pub struct LeaseAccount {
     pub left: Option<Time>,
     /// The last receipt that was countersigned.
     pub last: Option<SignedReceipt>,
-    /// Time that counts besides what this incarnation of the scheduler has seen pass.
+    /// Since when time counts for this incarnation of the scheduler, if not since `joined`.
     #[serde(skip)]
-    pub slack: Span,
+    pub counted_from: Option<Time>,
 }
 
 /// The sum of the receipts of one organisation at one worker.
@@ -189,7 +189,7 @@ impl LeaseAccount {
     pub fn recovered(&mut self, now: Time) {
         let last = self.last.as_ref().map_or(Span::ZERO, |last| last.receipt.held);
         if self.left.is_none() {
-            self.slack = (last + self.ttl) - now.since(self.joined);
+            self.counted_from = Some(self.joined.min(now - (last + self.ttl)));
         }
     }
 
@@ -213,10 +213,11 @@ impl LeaseAccount {
         if !notary.verify(Signer::Worker(receipt.worker), &bytes, &signed.worker) {
             return Err(ReceiptRefusal::Signature);
         }
+        let from = self.counted_from.unwrap_or(self.joined);
         let elapsed = match self.left {
-            Some(left) => left.since(self.joined) + self.ttl,
-            None => now.since(self.joined),
-        } + self.slack;
+            Some(left) => left.since(from) + self.ttl,
+            None => now.since(from),
+        };
         let known = self.last.as_ref().map(|last| (last.receipt.number, last.receipt.held));
         if known.is_none_or(|(number, _)| receipt.number > number) {
             if receipt.held > elapsed.mul_f64(TOLERANCE.0) + TOLERANCE.1
@@ -306,7 +307,7 @@ mod tests {
         let joined = Time::from_micros(1_000_000);
         let ttl = Span::from_secs(30);
         let account =
-            LeaseAccount { worker, price, ttl, joined, left: None, last: None, slack: Span::ZERO };
+            LeaseAccount { worker, price, ttl, joined, left: None, last: None, counted_from: None };
         (account, scheduler, organisation, receipt)
     }
 

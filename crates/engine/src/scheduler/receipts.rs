@@ -6,7 +6,7 @@ use hypha_market::{
     LeaseAccount, LedgerSum, LedgerSums, Notary, ReceiptRefusal, SignedReceipt, StoredMember,
     add_to_ledger,
 };
-use hypha_model::{LeaseId, Span, Time, WorkerId};
+use hypha_model::{LeaseId, Time, WorkerId};
 
 use super::{Effect, Scheduler, SchedulerStep};
 use crate::job::JobRecord;
@@ -50,8 +50,8 @@ impl Scheduler {
     pub(super) fn open_account(&mut self, member: &StoredMember, step: &mut SchedulerStep) {
         let (worker, price, joined) = (member.worker, member.price, member.joined);
         let ttl = member.ttl;
-        let (left, last, slack) = (None, None, Span::ZERO);
-        let account = LeaseAccount { worker, price, ttl, joined, left, last, slack };
+        let (left, last, counted_from) = (None, None, None);
+        let account = LeaseAccount { worker, price, ttl, joined, left, last, counted_from };
         self.put_account(member.lease, account, step);
         self.settle_oldest(step);
     }
