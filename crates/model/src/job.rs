@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::money::Money;
 use crate::name::Name;
 use crate::requirement::Requirement;
+use crate::training::{GptSize, RateSchedule, Training};
 
 /// A job whose every value was checked. It is stored in this form, not the user's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// The source of the model.
-    pub model: Source,
+    pub model: ModelSource,
     /// The type of the model.
     pub model_type: ModelType,
     /// The source of the preprocessor, if there is one.
@@ -26,6 +27,18 @@ pub struct JobSpec {
     pub outer_optimizer: Nesterov,
     /// The workers that it needs.
     pub resources: JobResources,
+    /// How it trains.
+    pub training: Training,
+}
+
+/// Where the model comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelSource {
+    /// Files of a repository.
+    Repository(Source),
+    /// A new model of the native trainer.
+    Gpt(GptSize),
 }
 
 /// The workers that a job needs, and what it pays for them.
@@ -79,6 +92,10 @@ pub struct AdamW {
     pub betas: [f64; 2],
     /// Keeps the division away from zero.
     pub epsilon: f64,
+    /// How much of each weight is taken off in a step, times the rate; in `[0, 1)`.
+    pub weight_decay: f64,
+    /// How the rate changes over the job.
+    pub schedule: RateSchedule,
 }
 
 /// The outer optimizer.
@@ -110,6 +127,8 @@ impl AdamW {
     pub const BETAS: [f64; 2] = [0.9, 0.999];
     /// The usual epsilon.
     pub const EPSILON: f64 = 1e-8;
+    /// The usual weight decay, which is also PyTorch's.
+    pub const WEIGHT_DECAY: f64 = 0.01;
 }
 
 impl Secret {

@@ -1,12 +1,17 @@
 //! `[scheduler.job]` as users write it, and its conversion to a [`JobSpec`]; its `resources` alone become
 //! [`JobResources`]. All problems are reported at once.
 
+mod training;
+
 use serde::Deserialize;
 
+use self::training::{CheckpointInput, GptInput, RateScheduleInput, TrainingInput, WarmStartInput};
 use crate::amount::{FieldError, parse_count, parse_gigabytes, parse_milli};
 use crate::executor::ExecutorClass;
 use crate::input_value::InputValue;
-use crate::job::{AdamW, JobResources, JobSpec, ModelType, Nesterov, PriceRange, Secret, Source};
+use crate::job::{
+    AdamW, JobResources, JobSpec, ModelSource, ModelType, Nesterov, PriceRange, Secret, Source,
+};
 use crate::money::Money;
 use crate::name::Name;
 use crate::requirement::Requirement;
@@ -28,17 +33,33 @@ pub struct JobInput {
     inner_optimizer: AdamWInput,
     outer_optimizer: NesterovInput,
     resources: ResourcesInput,
+    rounds: Option<InputValue>,
+    samples: Option<InputValue>,
+    epochs: Option<InputValue>,
+    round_time: Option<InputValue>,
+    samples_per_round: Option<InputValue>,
+    batch_size: Option<InputValue>,
+    codec: Option<InputValue>,
+    quorum: Option<InputValue>,
+    collection_timeout: Option<InputValue>,
+    warm_start: Option<WarmStartInput>,
+    checkpoint: Option<CheckpointInput>,
+    export: Option<InputValue>,
+    seed: Option<InputValue>,
+    fixed_steps: Option<InputValue>,
 }
 
 // Not flattened from `SourceInput`: serde cannot deny unknown fields through `flatten`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelInput {
-    repository: InputValue,
+    repository: Option<InputValue>,
     revision: Option<InputValue>,
+    #[serde(default)]
     filenames: Vec<InputValue>,
     token: Option<Secret>,
     r#type: InputValue,
+    gpt: Option<GptInput>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -62,6 +83,8 @@ struct AdamWInput {
     learning_rate: InputValue,
     betas: Option<Vec<InputValue>>,
     epsilon: Option<InputValue>,
+    weight_decay: Option<InputValue>,
+    schedule: Option<RateScheduleInput>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -132,16 +155,30 @@ struct Problems(Vec<FieldError>);
 
 impl Problems {
     fn job(&mut self, input: JobInput) -> Option<JobSpec> {
-        let ModelInput { repository, revision, filenames, token, r#type } = input.model;
-        let model = SourceInput { repository, revision, filenames, token };
         // Every part is read before the first `?`, so that every part's problems are found.
-        let model = self.source("model", model);
-        let model_type = self.note(model_type(&r#type));
+        let model_type = self.note(model_type(&input.model.r#type));
+        let model = self.model(input.model);
         let preprocessor = input.preprocessor.map(|input| self.source("preprocessor", input));
         let dataset = self.note(input.dataset.dataset.as_name("dataset.dataset"));
         let inner_optimizer = self.adamw(&input.inner_optimizer);
         let outer_optimizer = self.nesterov(&input.outer_optimizer);
         let resources = self.resources(&input.resources);
+        let training = self.training(&TrainingInput {
+            rounds: input.rounds,
+            samples: input.samples,
+            epochs: input.epochs,
+            round_time: input.round_time,
+            samples_per_round: input.samples_per_round,
+            batch_size: input.batch_size,
+            codec: input.codec,
+            quorum: input.quorum,
+            collection_timeout: input.collection_timeout,
+            warm_start: input.warm_start,
+            checkpoint: input.checkpoint,
+            export: input.export,
+            seed: input.seed,
+            fixed_steps: input.fixed_steps,
+        });
         Some(JobSpec {
             model: model?,
             model_type: model_type?,
@@ -157,7 +194,36 @@ impl Problems {
                 })),
                 ..resources
             })?,
+            training: training?,
         })
+    }
+
+    /// The files of a repository, or the size of a new model for the native trainer.
+    fn model(&mut self, input: ModelInput) -> Option<ModelSource> {
+        let ModelInput { repository, revision, filenames, token, r#type, gpt } = input;
+        match (repository, gpt) {
+            (Some(repository), None) => {
+                let source = SourceInput { repository, revision, filenames, token };
+                self.source("model", source).map(ModelSource::Repository)
+            }
+            (None, Some(gpt)) => {
+                if r#type.as_str() != "causal-lm" {
+                    let problem = "is not the type of a GPT: use `causal-lm`";
+                    self.0.push(FieldError::new("model.type", &r#type, problem));
+                }
+                if revision.is_some() || !filenames.is_empty() || token.is_some() {
+                    let problem = "is a model of its own: leave out revision, filenames and token";
+                    self.0.push(FieldError::new("model.gpt", "gpt", problem));
+                }
+                self.gpt(&gpt).map(ModelSource::Gpt)
+            }
+            (repository, _) => {
+                let given = repository.map_or("nothing".to_owned(), |given| given.to_string());
+                let problem = "was given: give either `model.repository` or `[model.gpt]`";
+                self.0.push(FieldError::new("model", given, problem));
+                None
+            }
+        }
     }
 
     fn resources(&mut self, input: &ResourcesInput) -> Option<JobResources> {
@@ -227,7 +293,16 @@ impl Problems {
         };
         let epsilon = input.epsilon.as_ref().map(|given| positive(&format!("{at}.epsilon"), given));
         let epsilon = epsilon.map_or(Some(AdamW::EPSILON), |epsilon| self.note(epsilon));
-        Some(AdamW { learning_rate: learning_rate?, betas: betas?, epsilon: epsilon? })
+        let field = format!("{at}.weight_decay");
+        let weight_decay = self.optional(&field, &input.weight_decay, decay);
+        let schedule = input.schedule.as_ref().map(|schedule| self.rate_schedule(schedule));
+        Some(AdamW {
+            learning_rate: learning_rate?,
+            betas: betas?,
+            epsilon: epsilon?,
+            weight_decay: weight_decay.unwrap_or(AdamW::WEIGHT_DECAY),
+            schedule: schedule.unwrap_or_default(),
+        })
     }
 
     fn nesterov(&mut self, input: &NesterovInput) -> Option<Nesterov> {

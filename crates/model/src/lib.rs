@@ -31,6 +31,7 @@ pub mod rfc3339;
 pub mod rng;
 pub mod task;
 pub mod time;
+pub mod training;
 pub mod worker;
 
 pub use self::time::{Span, Time};
@@ -41,7 +42,7 @@ pub use gpu_ids::GpuIds;
 pub use id::{
     AdvertId, AttemptId, Epoch, Fence, JobId, LeaseId, OfferId, SchedulerId, TaskId, WorkerId,
 };
-pub use job::{JobResources, JobSpec, PriceRange};
+pub use job::{JobResources, JobSpec, ModelSource, PriceRange};
 pub use job_input::{JobInput, ResourcesInput};
 pub use ledger::{Fit, Ledger, LedgerError};
 pub use map::{Map, Set, ShardedMap};

@@ -1,6 +1,8 @@
 //! The seed's example is read as it stands; each invalid change to it is named.
 
 use super::*;
+use crate::time::Span;
+use crate::training::{Checkpoint, Codec, GptSize, Length, RateSchedule, Training, WarmStart};
 
 const SEED: &str = include_str!("seed.toml");
 
@@ -26,12 +28,12 @@ fn the_seed_is_read() {
     let name = |text: &str| text.parse::<Name>().unwrap();
     let spec = read(SEED).unwrap();
     let expected = JobSpec {
-        model: Source {
+        model: ModelSource::Repository(Source {
             repository: name("owner/repo"),
             revision: Some(name("main")),
             filenames: vec![name("config.json"), name("model.safetensors")],
             token: Some(Secret::new("hf_secret".into())),
-        },
+        }),
         model_type: ModelType::VisionClassification,
         preprocessor: Some(Source {
             repository: name("l45k/Resnet50"),
@@ -40,9 +42,16 @@ fn the_seed_is_read() {
             token: Some(Secret::new("hf_secret".into())),
         }),
         dataset: name("imagenet"),
-        inner_optimizer: AdamW { learning_rate: 0.001, betas: [0.9, 0.999], epsilon: 1e-8 },
+        inner_optimizer: AdamW {
+            learning_rate: 0.001,
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            schedule: RateSchedule::default(),
+        },
         outer_optimizer: Nesterov { learning_rate: 0.7, momentum: 0.9 },
         resources: seed_resources(),
+        training: Training::default(),
     };
     assert_eq!(spec, expected);
     let stored = serde_json::to_string(&spec).unwrap();
@@ -172,4 +181,111 @@ fn invalid_fields_are_named() {
 fn all_problems_are_reported_at_once() {
     let spoilt = SEED.replace("num_workers = 4", "num_workers = 0").replace("= 0.7", "= -0.7");
     assert_eq!(read(&spoilt).unwrap_err().lines().count(), 2);
+}
+
+/// A job for the native trainer, with every key.
+const NATIVE: &str = r#"
+[scheduler.job]
+samples = 100000
+round_time = "30s"
+samples_per_round = 4096
+batch_size = 4
+codec = "int4"
+quorum = "all"
+collection_timeout = 20
+export = "/models/shakespeare"
+seed = 7
+fixed_steps = 30
+warm_start = { share = 0.25, steps = 2 }
+checkpoint = { every = 5, keep = 2, url = "s3://bucket/runs" }
+dataset = { dataset = "corpus" }
+outer_optimizer = { learning_rate = 0.9, momentum = 0.8 }
+resources = { num_workers = 2 }
+
+[scheduler.job.model]
+type = "causal-lm"
+gpt = { layers = 4, width = 96, heads = 4, context = 64 }
+
+[scheduler.job.inner_optimizer]
+learning_rate = 0.002
+betas = [0.9, 0.99]
+weight_decay = 0.1
+schedule = { warm_up = 0.05, end = 0.1 }
+"#;
+
+#[test]
+fn every_key_of_training_is_read() {
+    let spec = read(NATIVE).unwrap();
+    let size = GptSize { layers: 4, width: 96, heads: 4, context: 64, vocabulary: 256 };
+    assert_eq!(spec.model, ModelSource::Gpt(size));
+    assert_eq!(size.parameters(), 478_272);
+    let inner = spec.inner_optimizer;
+    assert_eq!(
+        (inner.weight_decay, inner.schedule),
+        (0.1, RateSchedule { warm_up: 0.05, end: 0.1 })
+    );
+    let expected = Training {
+        length: Length::Samples(100_000),
+        round_time: Span::from_secs(30),
+        samples_per_round: Some(4_096),
+        batch_size: 4,
+        codec: Codec::Int4,
+        quorum_milli: 1_000,
+        collection_timeout: Span::from_secs(20),
+        warm_start: WarmStart { milli: 250, steps: 2 },
+        checkpoint: Checkpoint {
+            every: 5,
+            keep: 2,
+            url: Some("s3://bucket/runs".parse().unwrap()),
+        },
+        export: Some("/models/shakespeare".parse().unwrap()),
+        seed: 7,
+        fixed_steps: Some(30),
+    };
+    assert_eq!(spec.training, expected);
+    let stored = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<JobSpec>(&stored).unwrap(), spec);
+}
+
+#[test]
+fn invalid_keys_of_training_are_named() {
+    let cases = [
+        ("samples = 100000", "samples = 0", "samples: `0` is invalid: give at least 1"),
+        (
+            "samples = 100000",
+            "samples = 1\nrounds = 2",
+            "rounds: `2` is not the only length: give `rounds`, `samples` or `epochs`",
+        ),
+        ("\"30s\"", "0", "round_time: `0` is invalid: give more than 0s, at most 24h"),
+        ("\"30s\"", "\"25h\"", "round_time: `25h` is invalid"),
+        ("= 4096", "= 8388608", "samples_per_round: `8388608` is too large"),
+        ("batch_size = 4", "batch_size = 0", "batch_size: `0` is invalid: give at least 1"),
+        ("\"int4\"", "\"int3\"", "codec: `int3` is not a codec: use `fp32`, `fp16`, `int8`"),
+        ("\"all\"", "1.5", "quorum: `1.5` is not from 0 to 1"),
+        ("\"all\"", "0", "quorum: `0` is invalid: give more than 0"),
+        ("share = 0.25", "share = -1", "warm_start.share: `-1` is not from 0 to 1"),
+        ("keep = 2", "keep = 0", "checkpoint.keep: `0` is invalid: give at least 1"),
+        ("s3://bucket", "http://x", "checkpoint.url: `http://x/runs` is not a place for"),
+        ("width = 96", "width = 97", "model.gpt.width: `97` is not a multiple of heads = 4"),
+        ("layers = 4", "layers = 0", "model.gpt.layers: `0` is invalid: give at least 1"),
+        ("\"causal-lm\"", "\"torch\"", "model.type: `torch` is not the type of a GPT"),
+        (
+            "\"causal-lm\"",
+            "\"causal-lm\"\nrepository = \"a/b\"",
+            "model: `a/b` was given: give either `model.repository` or `[model.gpt]`",
+        ),
+        (
+            "\"causal-lm\"",
+            "\"causal-lm\"\nrevision = \"main\"",
+            "model.gpt: `gpt` is a model of its own: leave out revision, filenames and token",
+        ),
+        ("end = 0.1", "end = 2", "inner_optimizer.schedule.end: `2` is not from 0 to 1"),
+        ("weight_decay = 0.1", "weight_decay = 1", "inner_optimizer.weight_decay: `1` is not"),
+    ];
+    for (line, instead, expected) in cases {
+        assert!(NATIVE.contains(line), "{line}");
+        let error = read(&NATIVE.replacen(line, instead, 1)).expect_err(instead);
+        assert!(error.starts_with(expected), "{instead} gave: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
 }
