@@ -1,0 +1,3 @@
+//! The throughput of the reduce, next to a plain copy of the same bytes.
+
+fn main() {}
