@@ -3,7 +3,7 @@
 //! The parameters of a model are one flat vector, cut into fragments by a [`Layout`]. A worker encodes its delta of a
 //! round fragment by fragment with an [`Encoder`]; the parameter server stages the fragments and adds a delta to its
 //! [`Reducer`] once all of them are verified. [`OuterState::step`] turns the sum into an update, encoded for the way
-//! back.
+//! back, and [`Checkpoints`] stores the state between rounds.
 //!
 //! **The order in which deltas arrive changes no bit of the result**: sums are exact, in fixed point. **Server, members
 //! and joiners hold the same bits**: all apply the decoded update.
@@ -11,6 +11,8 @@
 //! This crate takes and gives bytes, readers and writers. It does not know the network.
 
 mod accumulator;
+mod checkpoint;
+mod checkpoint_store;
 mod codec;
 mod encoder;
 mod fragment;
@@ -22,6 +24,8 @@ mod staging;
 pub use accumulator::{
     Accumulator, FRACTION_BITS, MAX_DELTA, MAX_TOTAL_WEIGHT, add_fragment, check_fragment,
 };
+pub use checkpoint::{Checkpoints, Damage, LoadError, Loaded, MAX_ATTACHMENT_BYTES, Skipped};
+pub use checkpoint_store::{CheckpointDirectory, CheckpointStore};
 pub use codec::{BLOCK, Codec, UnknownCodec, ValueFault};
 pub use encoder::{EncodeError, Encoder};
 pub use fragment::{

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod checkpoints;
 mod codecs;
 mod rejections;
 mod rounds;
