@@ -108,6 +108,10 @@ impl<S: CheckpointStore> Checkpoints<S> {
             let what = format!("an attachment of more than {MAX_ATTACHMENT_BYTES} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+        if state.is_torn {
+            let what = "a state whose step failed half-way: load the last checkpoint";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         self.store.write(state.round, &mut |writer| write(writer, state, attachment))?;
         let mut rounds = self.store.rounds()?;
         rounds.sort_unstable();

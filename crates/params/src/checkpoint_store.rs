@@ -49,9 +49,12 @@ impl CheckpointStore for CheckpointDirectory {
     fn rounds(&self) -> io::Result<Vec<u64>> {
         let mut rounds = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            let name = entry.file_name();
             let round = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-            rounds.extend(round.and_then(|round| round.parse::<u64>().ok()));
+            let round = round.and_then(|round| round.parse::<u64>().ok());
+            // Names that we would write otherwise are not ours.
+            rounds.extend(round.filter(|round| self.path(*round) == entry.path()));
         }
         Ok(rounds)
     }
@@ -63,10 +66,13 @@ impl CheckpointStore for CheckpointDirectory {
     ) -> io::Result<()> {
         let unfinished = self.directory.join(UNFINISHED);
         let mut file = File::create(&unfinished)?;
-        content(&mut file)?;
         // The content before the name, and the name before we report success: a crash between two of these steps leaves
         // the checkpoints as they were.
-        file.sync_all()?;
+        if let Err(error) = content(&mut file).and_then(|()| file.sync_all()) {
+            // On a full disk, half a checkpoint would keep others from being written. The first error is the one to report.
+            let _ = fs::remove_file(&unfinished);
+            return Err(error);
+        }
         fs::rename(&unfinished, self.path(round))?;
         File::open(&self.directory)?.sync_all()
     }

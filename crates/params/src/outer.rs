@@ -32,7 +32,7 @@ pub struct OuterState {
     pub(crate) momentum: Vec<f32>,
     pub(crate) residual: Option<Vec<f32>>,
     /// A step has failed half-way: only the last checkpoint is whole.
-    is_torn: bool,
+    pub(crate) is_torn: bool,
 }
 
 /// Why the parameters cannot be those of a model.

@@ -1,12 +1,13 @@
 //! Restarts from checkpoints, whole and damaged.
 
 use std::fs;
+use std::io::{self, Read, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use hypha_params::{
-    CheckpointDirectory, Checkpoints, Codec, Damage, Encoder, Layout, LoadError, Loaded,
-    OuterSettings, OuterState,
+    CheckpointDirectory, CheckpointStore, Checkpoints, Codec, Damage, Encoder, Layout, LoadError,
+    Loaded, OuterSettings, OuterState,
 };
 
 use crate::world::{SETTINGS, bits, fragments, member, reducer, step, values};
@@ -147,4 +148,128 @@ fn damage_to_all_is_an_error_and_an_empty_directory_none() {
     assert!(open(empty.path()).load().unwrap().is_none());
     fs::write(empty.path().join("unfinished.temporary"), "half").unwrap();
     assert!(open(empty.path()).load().unwrap().is_none());
+}
+
+/// A directory on a disk that is full after some bytes.
+struct FullDisk {
+    directory: CheckpointDirectory,
+    free_bytes: usize,
+}
+
+impl CheckpointStore for FullDisk {
+    fn rounds(&self) -> io::Result<Vec<u64>> {
+        self.directory.rounds()
+    }
+
+    fn write(
+        &mut self,
+        round: u64,
+        content: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let free_bytes = self.free_bytes;
+        self.directory.write(round, &mut |writer| content(&mut FullWriter { writer, free_bytes }))
+    }
+
+    fn open(&self, round: u64) -> io::Result<(Box<dyn Read>, u64)> {
+        self.directory.open(round)
+    }
+
+    fn remove(&mut self, round: u64) -> io::Result<()> {
+        self.directory.remove(round)
+    }
+}
+
+struct FullWriter<'a> {
+    writer: &'a mut dyn Write,
+    free_bytes: usize,
+}
+
+impl Write for FullWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.free_bytes == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let written = self.writer.write(&bytes[..bytes.len().min(self.free_bytes)])?;
+        self.free_bytes -= written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_earlier_checkpoints() {
+    let (folder, mut state) = three_rounds();
+    let length = fs::read(file(folder.path(), 3)).unwrap().len();
+    let before = state.clone();
+    advance(&mut state);
+    for free_bytes in [0, 1, 39, 8_000, length / 2, length - 33, length - 1] {
+        let directory = CheckpointDirectory::open(folder.path()).unwrap();
+        let store = FullDisk { directory, free_bytes };
+        let refused =
+            Checkpoints::new(store, NonZeroUsize::MIN).save(&state, &[4]).unwrap_err().kind();
+        assert_eq!(refused, io::ErrorKind::StorageFull, "after {free_bytes} bytes");
+        assert_eq!(load(folder.path()).state, before);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "after {free_bytes} bytes");
+    }
+    let directory = CheckpointDirectory::open(folder.path()).unwrap();
+    let store = FullDisk { directory, free_bytes: length };
+    Checkpoints::new(store, NonZeroUsize::MIN).save(&state, &[4]).unwrap();
+    assert_eq!(load(folder.path()).state, state);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_crash_between_any_two_steps_of_a_save_loses_nothing() {
+    let (folder, before) = three_rounds();
+    let mut state = before.clone();
+    advance(&mut state);
+    let elsewhere = tempfile::tempdir().unwrap();
+    open(elsewhere.path()).save(&state, &[4]).unwrap();
+    let whole = fs::read(file(elsewhere.path(), 4)).unwrap();
+    // While the content is written, and before it has its name.
+    for length in [0, 10, whole.len() / 2, whole.len()] {
+        fs::write(folder.path().join("unfinished.temporary"), &whole[..length]).unwrap();
+        let loaded = load(folder.path());
+        assert_eq!(loaded.state, before);
+        assert!(loaded.skipped.is_empty());
+    }
+    // After it has its name, before older ones are removed.
+    fs::write(file(folder.path(), 4), &whole).unwrap();
+    assert_eq!(load(folder.path()).state, state);
+    advance(&mut state);
+    open(folder.path()).save(&state, &[5]).unwrap();
+    let kept = [1, 2, 3, 4, 5].map(|round| file(folder.path(), round).exists());
+    assert_eq!(kept, [false, false, true, true, true]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn foreign_files_are_neither_loaded_nor_removed() {
+    let (folder, mut state) = three_rounds();
+    let foreign = ["7.checkpoint", "+0000000000000000009.checkpoint", "notes.txt", "x.checkpoint"];
+    for name in foreign {
+        fs::write(folder.path().join(name), "not ours").unwrap();
+    }
+    assert_eq!(load(folder.path()).state, state);
+    advance(&mut state);
+    open(folder.path()).save(&state, b"").unwrap();
+    assert!(foreign.iter().all(|name| folder.path().join(name).exists()));
+    assert!(load(folder.path()).skipped.is_empty());
+}
+
+#[test]
+fn a_torn_state_is_not_saved() {
+    let (folder, before) = three_rounds();
+    let mut state = before.clone();
+    let mut reducer = reducer(state.layout(), state.round(), 1);
+    let mut encoder = Encoder::new(state.layout(), Codec::Fp32, member(1), false);
+    for fragment in fragments(&mut encoder, &state.layout(), 3, 1, &[0.5; TOTAL]) {
+        reducer.push(member(1), fragment.check()).unwrap();
+    }
+    state.step(&reducer, &SETTINGS, |_| Err(io::ErrorKind::BrokenPipe.into())).unwrap_err();
+    open(folder.path()).save(&state, b"").unwrap_err();
+    assert_eq!(load(folder.path()).state, before);
 }
