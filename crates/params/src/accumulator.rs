@@ -3,7 +3,7 @@
 //! A value is rounded once, to a multiple of 2^-40, and everything after that is integer arithmetic without overflow. So
 //! sums do not depend on the order of their terms, bit for bit.
 
-use crate::codec::{BLOCK, Codec, ValueFault, all_within};
+use crate::codec::{BLOCK, Codec, ValueFault};
 use crate::layout::Layout;
 
 /// The bits behind the point of a sum.
@@ -58,17 +58,13 @@ pub fn add_fragment(
     weight: u32,
 ) -> Result<(), ValueFault> {
     let count = sums.len();
-    codec.for_each_block(payload, count, |index, values, kept| {
-        if !all_within(values, MAX_DELTA) {
-            return Err(ValueFault::TooLarge { block: index });
-        }
+    codec.for_each_block(payload, count, MAX_DELTA, |index, values, kept| {
         let start = index * BLOCK;
         let sums = &mut sums[start..start + kept];
         match sums.first_chunk_mut::<BLOCK>() {
             Some(sums) => add_block(sums, values, weight),
             None => add_block(sums, &values[..kept], weight),
         }
-        Ok(())
     })
 }
 
@@ -77,16 +73,12 @@ pub fn check_fragment(codec: Codec, payload: &[u8], count: usize) -> Result<f64,
     /// Sums that are added at the end, in a fixed order: a single one would be a chain of dependent additions.
     const LANES: usize = 8;
     let mut squares = [0.0_f64; LANES];
-    codec.for_each_block(payload, count, |index, values, _| {
-        if !all_within(values, MAX_DELTA) {
-            return Err(ValueFault::TooLarge { block: index });
-        }
+    codec.for_each_block(payload, count, MAX_DELTA, |_, values, _| {
         for values in values.as_chunks::<LANES>().0 {
             for (square, value) in squares.iter_mut().zip(values) {
                 *square += f64::from(*value) * f64::from(*value);
             }
         }
-        Ok(())
     })?;
     Ok(squares.iter().sum())
 }

@@ -97,10 +97,9 @@ impl Codec {
     /// Decodes `values.len()` values. After an error, `values` may be partly overwritten.
     pub fn decode(self, payload: &[u8], values: &mut [f32]) -> Result<(), ValueFault> {
         let count = values.len();
-        self.for_each_block(payload, count, |index, block, kept| {
+        self.for_each_block(payload, count, f32::MAX, |index, block, kept| {
             let start = index * BLOCK;
             values[start..start + kept].copy_from_slice(&block[..kept]);
-            Ok(())
         })
     }
 
@@ -116,19 +115,20 @@ impl Codec {
     }
 
     /// Decodes block by block, without a buffer for all: `visit` gets the index of each block, its values, padded
-    /// with what the sender wrote, and how many of them count.
+    /// with what the sender wrote, and how many of them count. A value above `limit` is a fault.
     pub(crate) fn for_each_block(
         self,
         payload: &[u8],
         count: usize,
-        visit: impl FnMut(usize, &[f32; BLOCK], usize) -> Result<(), ValueFault>,
+        limit: f32,
+        visit: impl FnMut(usize, &[f32; BLOCK], usize),
     ) -> Result<(), ValueFault> {
         match self {
-            Codec::Fp32 => decode_blocks::<Fp32>(payload, count, visit),
-            Codec::Fp16 => decode_blocks::<Fp16>(payload, count, visit),
-            Codec::Int8 => decode_blocks::<Int8>(payload, count, visit),
-            Codec::Int4 => decode_blocks::<Int4>(payload, count, visit),
-            Codec::Ternary => decode_blocks::<Ternary>(payload, count, visit),
+            Codec::Fp32 => decode_blocks::<Fp32>(payload, count, limit, visit),
+            Codec::Fp16 => decode_blocks::<Fp16>(payload, count, limit, visit),
+            Codec::Int8 => decode_blocks::<Int8>(payload, count, limit, visit),
+            Codec::Int4 => decode_blocks::<Int4>(payload, count, limit, visit),
+            Codec::Ternary => decode_blocks::<Ternary>(payload, count, limit, visit),
         }
     }
 
@@ -215,7 +215,8 @@ fn encode_blocks<C: BlockCodec>(values: &[f32], payload: &mut Vec<u8>) {
 fn decode_blocks<C: BlockCodec>(
     payload: &[u8],
     count: usize,
-    mut visit: impl FnMut(usize, &[f32; BLOCK], usize) -> Result<(), ValueFault>,
+    limit: f32,
+    mut visit: impl FnMut(usize, &[f32; BLOCK], usize),
 ) -> Result<(), ValueFault> {
     let expected = count.div_ceil(BLOCK).saturating_mul(C::BYTES);
     if payload.len() != expected {
@@ -227,17 +228,19 @@ fn decode_blocks<C: BlockCodec>(
             BlockFault::Scale => ValueFault::Scale { block },
             BlockFault::Code => ValueFault::Code { block },
         })?;
-        if !all_within(&values, f32::MAX) {
-            return Err(ValueFault::NotFinite { block });
+        if !all_within(&values, limit) {
+            let is_finite = all_within(&values, f32::MAX);
+            let too_large = ValueFault::TooLarge { block };
+            return Err(if is_finite { too_large } else { ValueFault::NotFinite { block } });
         }
-        visit(block, &values, (count - block * BLOCK).min(BLOCK))?;
+        visit(block, &values, (count - block * BLOCK).min(BLOCK));
     }
     Ok(())
 }
 
 /// Whether no magnitude exceeds `limit`. Infinities and what is not a number exceed every limit: without their sign, the
 /// bits of floats are ordered like integers, with those two kinds at the end.
-pub(crate) fn all_within(values: &[f32; BLOCK], limit: f32) -> bool {
+fn all_within(values: &[f32; BLOCK], limit: f32) -> bool {
     let limit = limit.to_bits() as i32;
     let mut exceeded = 0;
     for value in values {
