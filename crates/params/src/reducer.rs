@@ -141,6 +141,8 @@ pub struct Reducer<S> {
     accumulator: Accumulator,
     round: u64,
     members: BTreeMap<MemberId, Delta>,
+    /// Of members only: others may be any number.
+    rejections: BTreeMap<MemberId, u32>,
     total_weight: u32,
     is_damaged: bool,
 }
@@ -175,6 +177,7 @@ impl<S: Staging> Reducer<S> {
             accumulator: Accumulator::new(layout),
             round: 0,
             members: BTreeMap::new(),
+            rejections: BTreeMap::new(),
             total_weight: 0,
             is_damaged: false,
         }
@@ -190,35 +193,32 @@ impl<S: Staging> Reducer<S> {
         self.accumulator.clear();
         self.round = round;
         self.members = members.into_iter().map(|member| (member, Delta::Expected)).collect();
+        self.rejections.clear();
         self.total_weight = 0;
         self.is_damaged = false;
         Ok(())
     }
 
-    /// Takes a fragment from `sender`, whom the transport has authenticated.
+    /// Takes a fragment from `sender`, whom the transport has authenticated. A rejection counts against the sender.
     pub fn push(
         &mut self,
         sender: MemberId,
         checked: CheckedFragment,
     ) -> Result<Pushed, PushError> {
-        if self.is_damaged {
-            return Err(PushError::Damaged);
+        let result = self.take(sender, checked);
+        if let Err(PushError::Rejected(_)) = &result
+            && self.members.contains_key(&sender)
+        {
+            let count = self.rejections.entry(sender).or_default();
+            *count = count.saturating_add(1);
         }
-        let CheckedFragment { fragment, is_intact, values } = checked;
-        let header = *fragment.header();
-        self.admit(sender, &header, is_intact)?;
-        if self.is_duplicate(&header)? {
-            return Ok(Pushed::Duplicate);
-        }
-        let squares = values.map_err(|fault| {
-            self.reject(sender, DeltaRejection::Value { fragment: header.fragment, fault })
-        })?;
-        self.check_weight(sender, header.weight)?;
-        self.staging.put(sender, header.fragment, fragment.payload())?;
-        match self.record(&header, squares) {
-            0 => self.complete(sender, header.weight),
-            missing => Ok(Pushed::Staged { missing }),
-        }
+        result
+    }
+
+    /// How many pushes of each member were rejected in this round, without those that had none. Senders that are not
+    /// members are not counted here.
+    pub fn rejections(&self) -> &BTreeMap<MemberId, u32> {
+        &self.rejections
     }
 
     /// The cut of the parameters.
@@ -245,6 +245,27 @@ impl<S: Staging> Reducer<S> {
     /// The weighted sums; `None` if they are damaged.
     pub fn sums(&self) -> Option<&[i64]> {
         (!self.is_damaged).then(|| self.accumulator.sums())
+    }
+
+    fn take(&mut self, sender: MemberId, checked: CheckedFragment) -> Result<Pushed, PushError> {
+        if self.is_damaged {
+            return Err(PushError::Damaged);
+        }
+        let CheckedFragment { fragment, is_intact, values } = checked;
+        let header = *fragment.header();
+        self.admit(sender, &header, is_intact)?;
+        if self.is_duplicate(&header)? {
+            return Ok(Pushed::Duplicate);
+        }
+        let squares = values.map_err(|fault| {
+            self.reject(sender, DeltaRejection::Value { fragment: header.fragment, fault })
+        })?;
+        self.check_weight(sender, header.weight)?;
+        self.staging.put(sender, header.fragment, fragment.payload())?;
+        match self.record(&header, squares) {
+            0 => self.complete(sender, header.weight),
+            missing => Ok(Pushed::Staged { missing }),
+        }
     }
 
     fn admit(

@@ -193,3 +193,22 @@ fn a_step_without_its_conditions_is_refused_and_a_torn_state_too() {
     assert!(matches!(state.step(&other, &SETTINGS, |_| full()), Err(StepError::Write(_))));
     assert!(matches!(state.step(&other, &SETTINGS, |_| Ok(())), Err(StepError::Torn)));
 }
+
+#[test]
+fn rejections_count_against_their_sender() {
+    let mut reducer = reducer(layout(), ROUND, 2);
+    let (first, second) = (delta_of(1, 10), delta_of(2, 10));
+    for fragment in &second {
+        reducer.push(member(2), fragment.clone().check()).unwrap();
+    }
+    reducer.push(member(2), second[0].clone().check()).unwrap();
+    let late = altered(&first[0], |header| header.round = ROUND - 1);
+    for bad in [&second[0], &late, &with_value(&first[0], 2.0), &first[1]] {
+        rejection(reducer.push(member(1), bad.clone().check()));
+    }
+    let stranger = altered(&first[0], |header| header.member = member(9));
+    rejection(reducer.push(member(9), stranger.check()));
+    assert_eq!(reducer.rejections().iter().collect::<Vec<_>>(), [(&member(1), &4)]);
+    reducer.begin(ROUND + 1, [member(1)]).unwrap();
+    assert!(reducer.rejections().is_empty());
+}
