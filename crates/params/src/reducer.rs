@@ -260,6 +260,7 @@ impl<S: Staging> Reducer<S> {
         let squares = values.map_err(|fault| {
             self.reject(sender, DeltaRejection::Value { fragment: header.fragment, fault })
         })?;
+        // With every fragment: other deltas may have been added after the first one of this delta.
         self.check_weight(sender, header.weight)?;
         self.staging.put(sender, header.fragment, fragment.payload())?;
         match self.record(&header, squares) {
@@ -338,8 +339,6 @@ impl<S: Staging> Reducer<S> {
         {
             return Err(self.reject(member, DeltaRejection::Norm { norm, max }).into());
         }
-        // Again, since other deltas may have been added after the first fragment of this one.
-        self.check_weight(member, weight)?;
         let (staging, threads) = (&self.staging, self.limits.threads);
         if !add_staged(&mut self.accumulator, staging, member, &codecs, weight, threads) {
             self.is_damaged = true;

@@ -218,3 +218,31 @@ fn an_encoder_refuses_what_a_server_would() {
     assert!(encoder.encode(0, 1, 1, &[0.0; 4]).is_err());
     assert_eq!(encoder.residual().unwrap(), [0.0; 10]);
 }
+
+#[test]
+fn a_changed_bit_anywhere_in_a_fragment_is_noticed() {
+    let layout = Layout::new(300, 100).unwrap();
+    let mut encoder = Encoder::new(layout, Codec::Int4, MEMBER, false);
+    let mut bytes = Vec::new();
+    encoder.encode(5, 9, 1, &[0.25; 100]).unwrap().write(&mut bytes).unwrap();
+    for bit in 0..bytes.len() * 8 {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(fragment) = Fragment::from_bytes(&changed, &layout) {
+            assert!(!fragment.is_intact(), "bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn the_carried_error_does_not_lift_a_delta_above_its_limit() {
+    let layout = Layout::new(2, 2).unwrap();
+    let mut encoder = Encoder::new(layout, Codec::Int4, MEMBER, true);
+    encoder.encode(0, 1, 0, &[1.0, 0.92]).unwrap();
+    assert!(encoder.residual().unwrap()[1] > 0.05);
+    let fragment = encoder.encode(1, 1, 0, &[1.0, 1.0]).unwrap();
+    let squares = hypha_params::check_fragment(Codec::Int4, fragment.payload(), 2).unwrap();
+    assert!(squares > 1.99 && squares <= 2.0, "{squares}");
+    // What was cut off is carried on.
+    assert!(encoder.residual().unwrap()[1] > 0.05);
+}

@@ -1,9 +1,11 @@
 //! What a reducer refuses, with which reason, and that nothing of it counts.
 
+use std::io;
+
 use hypha_params::{
-    Codec, DeltaRejection, Encoder, Fragment, FragmentHeader, Kind, Layout, Limits,
-    MAX_TOTAL_WEIGHT, MemberId, MemoryStaging, OuterState, PushError, Pushed, Reducer, Rejection,
-    StepError, ValueFault,
+    Codec, DeltaRejection, DirectoryStaging, Encoder, Fragment, FragmentHeader, Kind, Layout,
+    Limits, MAX_TOTAL_WEIGHT, MemberId, MemoryStaging, OuterState, PushError, Pushed, Reducer,
+    Rejection, Staging, StepError, ValueFault,
 };
 
 use crate::world::{SETTINGS, fragments, member, reducer, values};
@@ -189,7 +191,7 @@ fn a_step_without_its_conditions_is_refused_and_a_torn_state_too() {
         let fragment = altered(&fragment, |header| header.round = 0);
         other.push(member(1), fragment.check()).unwrap();
     }
-    let full = || Err(std::io::ErrorKind::StorageFull.into());
+    let full = || Err(io::ErrorKind::StorageFull.into());
     assert!(matches!(state.step(&other, &SETTINGS, |_| full()), Err(StepError::Write(_))));
     assert!(matches!(state.step(&other, &SETTINGS, |_| Ok(())), Err(StepError::Torn)));
 }
@@ -211,4 +213,93 @@ fn rejections_count_against_their_sender() {
     assert_eq!(reducer.rejections().iter().collect::<Vec<_>>(), [(&member(1), &4)]);
     reducer.begin(ROUND + 1, [member(1)]).unwrap();
     assert!(reducer.rejections().is_empty());
+}
+
+#[test]
+fn nothing_of_a_rejected_delta_stays_staged() {
+    let folder = tempfile::tempdir().unwrap();
+    let staging = DirectoryStaging::open(folder.path()).unwrap();
+    let mut reducer = Reducer::new(layout(), Limits::default(), staging);
+    reducer.begin(ROUND, [member(1)]).unwrap();
+    let sent = delta_of(1, 10);
+    reducer.push(member(1), sent[0].clone().check()).unwrap();
+    reducer.push(member(1), sent[1].clone().check()).unwrap();
+    rejection(reducer.push(member(1), with_value(&sent[2], f32::NAN).check()));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Staging whose disk is full for one fragment, or loses one.
+struct BadDisk {
+    staging: MemoryStaging,
+    full_for: Option<u32>,
+    lost: Option<(MemberId, u32)>,
+}
+
+impl Staging for BadDisk {
+    fn put(&mut self, member: MemberId, fragment: u32, payload: &[u8]) -> io::Result<()> {
+        // Only once.
+        if self.full_for.take_if(|full| *full == fragment).is_some() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.staging.put(member, fragment, payload)
+    }
+
+    fn get(&self, member: MemberId, fragment: u32, payload: &mut Vec<u8>) -> io::Result<()> {
+        if self.lost == Some((member, fragment)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.staging.get(member, fragment, payload)
+    }
+
+    fn remove(&mut self, member: MemberId, fragment: u32) -> io::Result<()> {
+        self.staging.remove(member, fragment)
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        self.staging.clear()
+    }
+}
+
+#[test]
+fn a_fragment_that_could_not_be_staged_may_be_pushed_again() {
+    for full_for in 0..3 {
+        let staging =
+            BadDisk { staging: MemoryStaging::default(), full_for: Some(full_for), lost: None };
+        let mut reducer = Reducer::new(layout(), Limits::default(), staging);
+        reducer.begin(ROUND, [member(1)]).unwrap();
+        for fragment in delta_of(1, 10) {
+            if fragment.header().fragment == full_for {
+                let refused = reducer.push(member(1), fragment.clone().check());
+                assert!(matches!(refused, Err(PushError::Staging(_))));
+            }
+            reducer.push(member(1), fragment.check()).unwrap();
+        }
+        assert_eq!((reducer.counted().count(), reducer.total_weight()), (1, 10));
+        assert!(reducer.rejections().is_empty());
+    }
+}
+
+#[test]
+fn a_sum_that_lost_a_part_is_never_used() {
+    let lost = Some((member(2), 1));
+    let staging = BadDisk { staging: MemoryStaging::default(), full_for: None, lost };
+    let mut reducer = Reducer::new(layout(), Limits::default(), staging);
+    reducer.begin(ROUND, [member(1), member(2)]).unwrap();
+    for fragment in delta_of(1, 10) {
+        reducer.push(member(1), fragment.check()).unwrap();
+    }
+    let mut sent = delta_of(2, 10);
+    let last = sent.pop().unwrap();
+    for fragment in sent {
+        reducer.push(member(2), fragment.check()).unwrap();
+    }
+    assert!(matches!(reducer.push(member(2), last.clone().check()), Err(PushError::Damaged)));
+    assert!(matches!(reducer.push(member(2), last.check()), Err(PushError::Damaged)));
+    assert!(reducer.sums().is_none());
+    reducer.begin(ROUND, [member(1)]).unwrap();
+    for fragment in delta_of(1, 10) {
+        reducer.push(member(1), fragment.check()).unwrap();
+    }
+    assert_eq!(reducer.total_weight(), 10);
+    assert!(reducer.sums().is_some());
 }
