@@ -74,6 +74,11 @@ impl Config {
         4 * self.width
     }
 
+    /// The number of parameters of a valid size.
+    pub(crate) fn parameter_count(&self) -> usize {
+        self.count_parameters().unwrap_or(usize::MAX)
+    }
+
     fn count_parameters(&self) -> Option<usize> {
         let matrices = self.width.checked_mul(self.width)?.checked_mul(12)?;
         let block = matrices.checked_add(self.width.checked_mul(13)?)?;

@@ -3,10 +3,12 @@
 mod activations;
 mod adamw;
 mod config;
+mod export;
 mod gemm;
 mod generate;
 #[cfg(test)]
 mod gradient_check;
+mod import;
 mod layers;
 mod model;
 mod params;
@@ -16,7 +18,9 @@ mod trainer;
 
 pub use adamw::AdamWSettings;
 pub use config::{Config, ConfigError, MAX_PARAMETERS};
+pub use export::{ExportError, export};
 pub use generate::{GenerateError, Generator, Sampling};
+pub use import::{ImportError, import};
 pub use params::{Layout, Tensor};
 pub use schedule::Schedule;
 pub use trainer::{MAX_THREADS, TrainError, Trainer};
