@@ -72,7 +72,7 @@ impl AdamW {
         learning_rate: f64,
         gradient_norm: f64,
     ) -> Update {
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         let steps = self.steps as f64;
         let is_long = gradient_norm > settings.max_gradient_norm;
         let scale = if is_long { settings.max_gradient_norm / gradient_norm } else { 1.0 };

@@ -14,6 +14,7 @@ mod model;
 mod params;
 mod real;
 mod schedule;
+mod state;
 mod trainer;
 
 pub use adamw::AdamWSettings;
@@ -23,4 +24,5 @@ pub use generate::{GenerateError, Generator, Sampling};
 pub use import::{ImportError, import};
 pub use params::{Layout, Tensor};
 pub use schedule::Schedule;
+pub use state::StateError;
 pub use trainer::{MAX_THREADS, TrainError, Trainer};

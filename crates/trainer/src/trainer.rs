@@ -69,6 +69,9 @@ pub enum TrainError {
         /// Values of the model.
         expected: usize,
     },
+    /// The learning rate is negative, infinite or not a number.
+    #[error("learning rate {0} is not a positive number: pass one such as 0.001")]
+    LearningRate(f64),
     /// The loss or the gradient is infinite or not a number.
     #[error(
         "loss {loss} and gradient norm {gradient_norm} are not both finite: lower the learning rate or restore a state"
@@ -145,6 +148,9 @@ impl Trainer {
         learning_rate: f64,
     ) -> Result<f64, TrainError> {
         let batch = self.check(batch, batch_size)?;
+        if !learning_rate.is_finite() || learning_rate < 0.0 {
+            return Err(TrainError::LearningRate(learning_rate));
+        }
         let predictions = batch.shape().rows() as f64;
         let (model, parameters) = (&self.model, &self.parameters[..]);
         let parts = share_out(batch, self.lanes.len());
@@ -276,3 +282,6 @@ fn square_norm(values: &[f32]) -> f64 {
     const BLOCK: usize = 1024;
     values.chunks(BLOCK).map(|block| f64::from(crate::real::dot(block, block))).sum()
 }
+
+#[cfg(test)]
+mod tests;
