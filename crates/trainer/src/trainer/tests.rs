@@ -100,6 +100,21 @@ fn settings_and_rate_reach_the_optimizer() {
 }
 
 #[test]
+fn gradient_is_the_mean_over_the_batch() {
+    let settings = AdamWSettings { max_gradient_norm: f64::INFINITY, ..AdamWSettings::default() };
+    let first_moment = |tokens: &[u32], sequences| {
+        let mut trainer = Trainer::new(CONFIG, 1, 2).unwrap().with_settings(settings);
+        trainer.step(tokens, sequences, 0.0).unwrap();
+        trainer.optimizer.first_moment
+    };
+    let tokens = batch(0, 3);
+    let (once, twice) = (first_moment(&tokens, 3), first_moment(&tokens.repeat(2), 6));
+    let length = square_norm(&once).sqrt();
+    let difference: Vec<f32> = zip(&once, &twice).map(|(a, b)| a - b).collect();
+    assert!(square_norm(&difference).sqrt() < 1e-5 * length, "{length}");
+}
+
+#[test]
 fn invalid_input_is_refused_and_changes_nothing() {
     let mut trainer = Trainer::new(CONFIG, 1, 2).unwrap();
     train(&mut trainer, 0..2);
