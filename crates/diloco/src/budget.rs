@@ -28,6 +28,11 @@ pub struct SpeedMeter {
 }
 
 impl SpeedMeter {
+    /// A meter of a member that was measured before.
+    pub fn with_guess(samples_per_s: Option<f64>) -> SpeedMeter {
+        SpeedMeter { samples_per_s, ..SpeedMeter::default() }
+    }
+
     /// A process has started: what it was measured at stays a guess until it is warm.
     pub fn restart(&mut self) {
         *self = SpeedMeter { samples_per_s: self.samples_per_s, ..SpeedMeter::default() };

@@ -2,6 +2,10 @@
 //! and how the run proceeds.
 
 pub mod budget;
+pub mod message;
 pub mod round;
+pub mod run;
 pub mod schedule;
 pub mod slices;
+
+pub use run::TrainingRun;

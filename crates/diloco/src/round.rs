@@ -121,6 +121,11 @@ impl Round {
         self.accepted.insert(assignment, samples).is_none()
     }
 
+    /// The parameter server has none of the deltas that it had accepted: they are expected again.
+    pub fn forget_accepted(&mut self) {
+        self.expected.extend(std::mem::take(&mut self.accepted).into_keys());
+    }
+
     /// Whether the delta is expected.
     pub fn is_expected(&self, assignment: AssignmentId) -> bool {
         self.expected.contains(&assignment)
@@ -129,6 +134,11 @@ impl Round {
     /// Whether the delta was accepted.
     pub fn is_accepted(&self, assignment: AssignmentId) -> bool {
         self.accepted.contains_key(&assignment)
+    }
+
+    /// The deltas that were accepted, and the samples that went into each.
+    pub fn accepted(&self) -> impl Iterator<Item = (AssignmentId, u64)> + '_ {
+        self.accepted.iter().map(|(id, samples)| (*id, *samples))
     }
 
     /// Whether the round closes at `now`.
