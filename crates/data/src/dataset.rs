@@ -216,3 +216,6 @@ fn open_inside(root: &Path, path: &Path) -> Result<(File, PathBuf, u64), Dataset
 fn io_error(path: &Path, source: io::Error) -> DatasetError {
     DatasetError::Io { path: path.into(), source }
 }
+
+#[cfg(test)]
+mod tests;
