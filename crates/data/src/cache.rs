@@ -74,9 +74,12 @@ pub enum CacheError {
         /// The cache's limit.
         max_bytes: u64,
     },
-    /// Somebody downloads this slice already.
+    /// Another download of this slice is in progress.
     #[error("the slice is being downloaded already")]
     InFlight,
+    /// The slice is complete, perhaps since a moment ago: [`SliceCache::get`] returns it.
+    #[error("the slice is in the cache already; get it instead")]
+    Present,
     /// The download ended early: resume it.
     #[error("the download has {bytes} of {expected} bytes; resume it")]
     Incomplete {
@@ -169,8 +172,8 @@ impl SliceCache {
             Some(entry) if entry.is_in_use() && !entry.is_complete => {
                 return Err(CacheError::InFlight);
             }
-            // A complete slice needs no download; one that is asked for all the same was found damaged.
-            Some(entry) if entry.is_complete => self.remove(digest)?,
+            // `get` would have removed a damaged one, and this one may be in use.
+            Some(entry) if entry.is_complete => return Err(CacheError::Present),
             _ => {}
         }
         // Not in the map during `make_room`, so that the part to resume is not evicted for itself.

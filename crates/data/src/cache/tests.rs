@@ -53,6 +53,7 @@ fn slice_in_use_is_not_evicted() {
     assert!(holds(&mut cache, 1, 10) && !holds(&mut cache, 2, 10));
     let error = fetch(&mut cache, 4, 20).unwrap_err();
     assert!(matches!(error, CacheError::Full { bytes: 20, in_use: 10, .. }), "{error}");
+    assert!(matches!(fetch(&mut cache, 1, 10), Err(CacheError::Present)));
     assert!(first.path().exists());
     drop(first);
     fetch(&mut cache, 4, 20).unwrap();
@@ -152,8 +153,9 @@ fn damaged_or_missing_file_is_noticed() {
         |path| fs::write(path, [7; 99]).unwrap(),
         |path| fs::remove_file(path).unwrap(),
     ];
+    fetch(&mut cache, 7, 100).unwrap();
     for damage in damage {
-        let path = fetch(&mut cache, 7, 100).unwrap().path;
+        let path = cache.get(&slice(7, 100).0).unwrap().unwrap().path;
         damage(&path);
         assert!(!holds(&mut cache, 7, 100));
         assert_eq!((cache.bytes(), disk_bytes(directory.path())), (0, 0));

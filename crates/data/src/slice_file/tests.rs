@@ -81,6 +81,46 @@ fn malformed_files_are_refused() {
 }
 
 #[test]
+fn headers_with_huge_or_strange_claims_are_refused() {
+    // Seven tensors of 2^61 bytes less one, and one that ends at the largest offset.
+    let step = (1u64 << 61) - 1;
+    let mut ends: Vec<u64> = (0..=8).map(|at| at * step).collect();
+    ends.push(u64::MAX);
+    let claims: Vec<String> = ends
+        .windows(2)
+        .enumerate()
+        .map(|(at, ends)| {
+            let size = ends[1] - ends[0];
+            format!(r#""t{at}":{{"dtype":"U8","shape":[{size}],"data_offsets":{ends:?}}}"#)
+        })
+        .collect();
+    let empty = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
+    let many: Vec<String> = (0..=MAX_TENSORS).map(|at| format!("\"t{at}\":{empty}")).collect();
+    let one = |dtype: &str, shape: &str| {
+        format!(r#"{{"t":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,0]}}}}"#)
+    };
+    for (header, expected) in [
+        (format!("{{{}}}", claims.join(",")), "bytes instead of 18446744073709551615"),
+        (format!("{{{}}}", many.join(",")), "a slice has 1 to 64 tensors, not 65"),
+        ("{}".into(), "a slice has 1 to 64 tensors, not 0"),
+        ("[".repeat(50_000), "invalid header"),
+        (one("U8", "[]"), "invalid header"),
+        (one("U8", "[4294967296, 0]"), "has 4294967296 rows"),
+        (one("U8", "[0, 4294967296, 4294967296]"), "empty or not of whole bytes"),
+        (one("F4", "[0]"), "empty or not of whole bytes"),
+        (one("U8", "[0, 1073741825]"), "is too large"),
+        (one("U8", "[1, 0]"), "empty or not of whole bytes"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("slice");
+        let length = (header.len() as u64).to_le_bytes();
+        fs::write(&path, [&length, header.as_bytes()].concat()).unwrap();
+        let error = SliceFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
 fn truncation_while_open_is_noticed() {
     let (_directory, path) = written();
     let mut slice = SliceFile::open(&path).unwrap();
