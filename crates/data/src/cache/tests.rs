@@ -97,6 +97,18 @@ fn broken_download_resumes_also_after_a_restart() {
 }
 
 #[test]
+fn download_that_lacks_one_byte_can_be_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (slice, content) = slice(7, 1000);
+    let mut cache = SliceCache::open(directory.path(), 1000).unwrap();
+    let mut download = cache.download(&slice).unwrap();
+    download.append(&content[..999]).unwrap();
+    let error = cache.finish(download).unwrap_err();
+    assert!(matches!(error, CacheError::Incomplete { bytes: 999, .. }), "{error}");
+    assert_eq!(cache.download(&slice).unwrap().offset(), 999);
+}
+
+#[test]
 fn failed_reader_keeps_what_came_before() {
     struct Broken;
     impl Read for Broken {
