@@ -307,6 +307,12 @@ mod tests {
             ("\"shape\": [4]", "\"shape\": [4294967296, 4294967296]", "empty, too large"),
             ("\"dtype\": \"U8\"", "\"dtype\": \"F4\"", "not of whole bytes"),
             ("\"name\": \"tokens\"", "\"name\": \"__metadata__\"", "cannot be called"),
+            ("\"shape\": [4]", &format!("\"shape\": {:?}", [1; 17]), "more than 16 dimensions"),
+            (
+                "\"tensors\": [",
+                "\"tensors\": [{\"name\": \"tokens\", \"dtype\": \"I8\", \"shape\": []}, ",
+                "`tokens` is there twice",
+            ),
             ("\"DIGEST\"", "\"0A\"", "64 lower-case hex digits"),
             ("\"bytes\": 90", "\"bytes\": 90, \"path\": \"x\"", "unknown field `path`"),
         ] {

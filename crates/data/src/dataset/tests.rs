@@ -132,9 +132,11 @@ fn slice_that_is_not_as_the_manifest_says_is_noticed() {
     let (_directory, set) = prepared();
     let path = set.join(MANIFEST_FILE);
     let valid = fs::read_to_string(&path).unwrap();
-    for (from, to) in
-        [("\"U8\"", "\"I8\""), ("\"tokens\",\n      \"dtype", "\"other\",\n      \"dtype")]
-    {
+    for (from, to) in [
+        (": 3,", ": 4,"),
+        ("\"U8\"", "\"I8\""),
+        ("\"tokens\",\n      \"dtype", "\"other\",\n      \"dtype"),
+    ] {
         assert!(valid.contains(from), "{valid}");
         fs::write(&path, valid.replace(from, to)).unwrap();
         let error = Dataset::open(&set).unwrap().verify(SliceIndex(0)).unwrap_err();

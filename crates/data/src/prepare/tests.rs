@@ -224,11 +224,50 @@ fn images_become_tensors_with_their_class() {
     assert!(error.contains("neither a PNG nor a JPEG"), "{error}");
 }
 
+#[cfg(feature = "images")]
+#[test]
+fn classes_are_mixed_and_images_upright_and_bounded() {
+    use image::ImageEncoder;
+    // EXIF that says: turn by 90 degrees clockwise.
+    let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let encode = |pixels: &[u8], width: u32| {
+        let mut bytes = Vec::new();
+        let mut encoder = image::codecs::png::PngEncoder::new(&mut bytes);
+        encoder.set_exif_metadata(exif.to_vec()).unwrap();
+        let height = pixels.len() as u32 / width;
+        encoder.write_image(pixels, width, height, image::ExtendedColorType::L8).unwrap();
+        bytes
+    };
+    let check = |names: &[&str], image: &[u8]| {
+        let contents: Vec<(&str, &[u8])> = names.iter().map(|name| (*name, image)).collect();
+        let (directory, _) = files(&contents);
+        let folder = directory.path().join("in");
+        let (width, height) = (number(2), number(2));
+        let input = Input::Images { folder, width, height, colour: Colour::Grey };
+        run(&input, &options(100), directory.path()).map(|dataset| {
+            let mut slice = dataset.samples(SliceIndex(0)).unwrap();
+            let samples = slice.samples();
+            let labels = slice.read("labels", 0..samples).unwrap();
+            let labels: Vec<u8> = labels.chunks(8).map(|label| label[0]).collect();
+            (labels, slice.read("images", 0..1).unwrap())
+        })
+    };
+    let names = ["in/a/1.png", "in/a/2.png", "in/a/3.png", "in/a/4.png", "in/a/5.png"];
+    let others = ["in/b/1.png", "in/b/2.png", "in/b/3.png", "in/b/4.png", "in/b/5.png"];
+    let (labels, pixels) = check(&[names, others].concat(), &encode(&[1, 2, 3, 4], 2)).unwrap();
+    assert!(!labels.is_sorted(), "{labels:?}");
+    assert_eq!(pixels, [3, 1, 4, 2]);
+    let error = check(&names[..1], &encode(&vec![0; 40_000], 40_000)).unwrap_err();
+    assert!(error.contains("cannot decode the image"), "{error}");
+}
+
 #[cfg(feature = "tokenizers")]
 #[test]
-fn tokenizer_encodes_without_its_truncation_and_ends_documents() {
+fn tokenizer_encodes_without_truncation_or_padding_and_ends_documents() {
     let tokenizer = r#"{"version": "1.0", "truncation": {"direction": "Right", "max_length": 2,
-        "strategy": "LongestFirst", "stride": 0}, "padding": null, "added_tokens": [],
+        "strategy": "LongestFirst", "stride": 0}, "padding": {"strategy":
+        {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "?"}, "added_tokens": [],
         "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
         "decoder": null, "model": {"type": "WordLevel", "unk_token": "?",
         "vocab": {"?": 0, "one": 1, "two": 2, "three": 300, "<end>": 4}}}"#;
@@ -254,6 +293,51 @@ fn tokenizer_encodes_without_its_truncation_and_ends_documents() {
     assert!(error.ends_with("bad.txt: line 3: not valid UTF-8"), "{error}");
     let error = run(&input(&paths[..1], "<no>"), &options(10), other.path()).unwrap_err();
     assert!(error.ends_with("tokenizer.json: there is no token `<no>`"), "{error}");
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn characters_are_not_cut_in_a_line_that_is_longer_than_a_piece() {
+    let tokenizer = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": null, "model": {"type": "WordLevel", "unk_token": "?",
+        "vocab": {"?": 0, "é": 1}}}"#;
+    // Three bytes each, so that a piece of 2^18 bytes ends inside a character.
+    let text = "é ".repeat(100_000);
+    let (directory, paths) =
+        files(&[("a.txt", text.as_bytes()), ("tokenizer.json", tokenizer.as_bytes())]);
+    let encoding = Encoding::Tokenizer { file: paths[1].clone(), end_of_text: None };
+    let input = Input::Text { files: vec![paths[0].clone()], encoding, context: number(1) };
+    let dataset = run(&input, &options(1_000_000), directory.path()).unwrap();
+    assert_eq!(all_tokens(&dataset), vec![[1, 1]; 99_999]);
+}
+
+#[test]
+fn records_are_bounded_and_files_are_not() {
+    let context = number(1);
+    let input = |path: &PathBuf| Input::TextColumn {
+        files: vec![path.clone()],
+        column: "x".into(),
+        encoding: Encoding::Bytes,
+        context,
+    };
+    let long = "a".repeat(1 << 21);
+    let many_csv = format!("x\n{}", "abcdefg\n".repeat(200_000));
+    let many_jsonl = "{\"x\":\"abcdefg\"}\n".repeat(100_000);
+    for (name, content, is_valid) in [
+        ("a.csv", format!("x\n\"{long}"), false),
+        ("a.jsonl", format!("{{\"x\":\"{long}\"}}\n"), false),
+        ("a.csv", many_csv, true),
+        ("a.jsonl", many_jsonl, true),
+    ] {
+        let (directory, paths) = files(&[(name, content.as_bytes())]);
+        match run(&input(&paths[0]), &options(1_000_000), directory.path()) {
+            Ok(_) => assert!(is_valid, "{name}"),
+            Err(error) => {
+                assert!(!is_valid && error.contains("the record has more than 1 MiB"), "{error}");
+            }
+        }
+    }
 }
 
 #[test]

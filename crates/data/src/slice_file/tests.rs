@@ -104,6 +104,7 @@ fn headers_with_huge_or_strange_claims_are_refused() {
         (format!("{{{}}}", many.join(",")), "a slice has 1 to 64 tensors, not 65"),
         ("{}".into(), "a slice has 1 to 64 tensors, not 0"),
         ("[".repeat(50_000), "invalid header"),
+        (" ".repeat(MAX_HEADER_BYTES as usize + 1), "a header of"),
         (one("U8", "[]"), "invalid header"),
         (one("U8", "[4294967296, 0]"), "has 4294967296 rows"),
         (one("U8", "[0, 4294967296, 4294967296]"), "empty or not of whole bytes"),
