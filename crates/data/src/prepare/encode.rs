@@ -1,7 +1,5 @@
 //! Text to tokens, and tokens to sequences.
 
-use std::path::Path;
-
 use super::writer::Writer;
 use super::{Encoding, PrepareError};
 use crate::slice_file::TOKENS;
@@ -75,7 +73,10 @@ pub(super) struct HubTokenizer {
 
 #[cfg(feature = "tokenizers")]
 impl HubTokenizer {
-    fn open(file: &Path, end_of_text: Option<&str>) -> Result<HubTokenizer, PrepareError> {
+    fn open(
+        file: &std::path::Path,
+        end_of_text: Option<&str>,
+    ) -> Result<HubTokenizer, PrepareError> {
         let mut tokenizer = tokenizers::Tokenizer::from_file(file)
             .map_err(|error| super::file_error(file, format!("invalid tokenizer: {error}")))?;
         // Settings for batches of short texts: here one would lose text, the other add to it.

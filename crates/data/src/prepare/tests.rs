@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Dataset, Dtype, Kind, SliceIndex, Tokens};
+use crate::{Dataset, Kind, SliceIndex, Tokens};
 
 fn number(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).unwrap()
@@ -213,7 +213,9 @@ fn images_become_tensors_with_their_class() {
         };
         assert_eq!(pixels, expected);
     }
-    assert!(slice.tensors().any(|tensor| tensor.dtype == Dtype::U8 && tensor.shape == [3, 2, 3]));
+    assert!(
+        slice.tensors().any(|tensor| tensor.dtype == crate::Dtype::U8 && tensor.shape == [3, 2, 3])
+    );
 
     fs::write(directory.path().join("in/cat/2.jpg"), b"not an image").unwrap();
     fs::remove_dir_all(directory.path().join("out")).unwrap();
@@ -286,7 +288,7 @@ fn tokenizer_encodes_without_truncation_or_padding_and_ends_documents() {
     let expected = [[1, 2], [2, 300], [300, 0], [0, 4], [4, 2], [2, 4]];
     assert_eq!(all_tokens(&dataset), expected);
     assert_eq!(dataset.manifest().kind, Kind::Tokens { vocabulary: 301, context: 1 });
-    assert_eq!(dataset.manifest().tensors[0].dtype, Dtype::U16);
+    assert_eq!(dataset.manifest().tensors[0].dtype, crate::Dtype::U16);
 
     let (other, _) = files(&[]);
     let error = run(&input(&paths[3..], "<end>"), &options(10), other.path()).unwrap_err();
