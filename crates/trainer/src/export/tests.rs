@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::activations::Activations;
 use crate::import::{ImportError, import};
+use crate::model::{Batch, Model};
 use crate::trainer::Trainer;
 
 const CONFIG: Config = Config { layers: 2, width: 8, heads: 2, context: 6, vocabulary: 11 };
@@ -284,5 +286,31 @@ fn tensors_that_do_not_fit_are_refused_with_their_name() {
             safetensors::serialize_to_file(entries, None, &directory.join(MODEL_FILE)).unwrap();
         });
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn model_of_transformers_has_the_same_logits_here() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers");
+    let (config, parameters) = import(&directory).unwrap();
+    assert_eq!(config, CONFIG);
+    let expected: Value =
+        serde_json::from_slice(&fs::read(directory.join("logits.json")).unwrap()).unwrap();
+    let numbers = |value: &Value| -> Vec<f64> {
+        let rows = value.as_array().unwrap().iter();
+        rows.flat_map(|row| row.as_array().unwrap()).map(|value| value.as_f64().unwrap()).collect()
+    };
+    // A batch has one token more than the model sees; what it is does not matter to the logits.
+    let tokens: Vec<u32> = numbers(&expected["tokens"])
+        .chunks(config.context)
+        .flat_map(|row| row.iter().map(|token| *token as u32).chain([0]))
+        .collect();
+    let mut activations = Activations::default();
+    let batch = Batch { tokens: &tokens, sequences: 2 };
+    Model::new(config).compute_logits(&parameters, &mut activations, batch);
+    let expected = numbers(&expected["logits"]);
+    assert_eq!(activations.logits.len(), expected.len());
+    for (actual, expected) in activations.logits.iter().zip(expected) {
+        assert!((f64::from(*actual) - expected).abs() < 1e-5, "{actual} is not {expected}");
     }
 }
